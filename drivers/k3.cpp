@@ -1,0 +1,164 @@
+// k3: reads a prompt and continues it with a Kimi K3 checkpoint. This file is the order of things; drivers/run/ has them.
+// Whatever can be refused is refused before the weights are read: options, config, prompt, outputs, shards, memory.
+#include <signal.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "drivers/exit_code.hpp"
+#include "drivers/run/generate.hpp"
+#include "drivers/run/interrupt.hpp"
+#include "drivers/run/options.hpp"
+#include "drivers/run/output.hpp"
+#include "drivers/run/prompt.hpp"
+#include "drivers/run/report.hpp"
+#include "drivers/run/result.hpp"
+#include "k3/core/error.hpp"
+#include "k3/engine/session.hpp"
+#include "k3/io/memory_limits.hpp"
+#include "k3/model/config_reader.hpp"
+
+namespace {
+
+using k3::Code;
+using k3::Error;
+namespace run = k3::run;
+namespace drivers = k3::drivers;
+
+void check_model_dir(const std::string& path) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) return;
+    throw Error(Code::usage, std::filesystem::exists(path, ignored) ? "is not a directory" : "there is no such directory",
+                "give the directory with config.json and the shards", {.path = path});
+}
+
+void check_layers(const run::Options& options, std::size_t layers) {
+    if (options.layers <= layers) return;
+    throw Error(Code::usage,
+                "--layers: " + std::to_string(options.layers) + " is more than the model's " + std::to_string(layers),
+                "give 1 to " + std::to_string(layers));
+}
+
+/// Text stops at the ids the tokenizer or a config names as ends. A list of ids is taken as it is: the caller knows.
+std::vector<std::int64_t> end_ids(const run::Options& options, const k3::model::ModelConfig& config,
+                                  const std::optional<k3::text::Tokenizer>& tokenizer) {
+    if (options.ignore_eos || options.prompt_kind == run::PromptKind::ids || !tokenizer) return {};
+    std::vector<std::int64_t> ids = config.end_ids;
+    ids.insert(ids.end(), tokenizer->end_ids().begin(), tokenizer->end_ids().end());
+    return ids;
+}
+
+/// One line, the run's last on stderr, for an end that is not the asked one; its exit code.
+int finish(const run::Outcome& outcome, const run::Stdout& out, const std::string& result) {
+    const std::string kept = std::to_string(outcome.ids.size()) + " tokens are in " + result;
+    if (outcome.expert_failure) {
+        std::fprintf(stderr, "k3: %s; the %s\n", outcome.expert_failure->what(), kept.c_str());
+        return drivers::kUnsound;
+    }
+    if (out.failed()) {
+        std::fprintf(stderr, "k3: standard output could not be written: %s; check where it goes, the %s\n",
+                     std::strerror(out.reason()), kept.c_str());
+        return drivers::kNotWritten;
+    }
+    if (outcome.interrupted) {
+        std::fprintf(stderr, "k3: interrupted; the %s\n", kept.c_str());
+        return drivers::kInterrupted;
+    }
+    return drivers::kSuccess;
+}
+
+int run_model(const run::Options& options) {
+    check_model_dir(options.model_dir);
+    const k3::model::ModelConfig config = k3::model::read_config(options.config_path);
+    check_layers(options, config.shape.layers);
+    const auto tokenizer = run::open_tokenizer(options, config.shape.vocab);
+    run::Request request{.prompt = run::read_prompt(options, tokenizer, config.shape.vocab),
+                         .end_ids = end_ids(options, config, tokenizer),
+                         .gen = options.gen,
+                         .decoding = options.decoding};
+    // The last token is not fed.
+    const std::size_t positions = request.prompt.size() + (options.gen > 0 ? options.gen - 1 : 0);
+
+    const run::OutputFile result = run::OutputFile::open(options.out_path);
+    std::optional<run::OutputFile> logits_file;
+    if (!options.logits_path.empty()) {
+        logits_file.emplace(run::OutputFile::open(options.logits_path));
+        if (logits_file->path() == result.path()) {
+            throw Error(Code::usage, "--out and --dump-logits name the same file", "give each its own");
+        }
+        request.first_logits = [&](std::span<const float> row) {
+            const auto bytes = std::as_bytes(row);
+            logits_file->write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+        };
+    }
+
+    auto session = k3::engine::Session::open({.model_dir = options.model_dir,
+                                              .config_path = options.config_path,
+                                              .layers = options.layers,
+                                              .arch = options.arch,
+                                              .threads = options.threads,
+                                              .prefill_chunk = options.prefill_chunk});
+    const k3::engine::Plan plan = session.plan(positions);
+    request.chunk = plan.prefill_chunk;
+    run::Report report(options.quiet);
+    // A plan that does not fit is refused by load(), in one line and without this header.
+    if (plan.total() <= plan.available && positions <= config.shape.max_positions) {
+        report.header(options, session, plan, request.prompt.size());
+    }
+    session.load(positions, [&](std::uint64_t done, std::uint64_t total) { report.loading(done, total); });
+    report.clear();
+    run::catch_interrupts(options.quiet);  // not earlier: until here there is nothing to finish or to keep
+
+    run::Stdout out;
+    std::optional<run::Outcome> outcome;
+    try {
+        outcome = run::generate(session, request, tokenizer ? &*tokenizer : nullptr, out, report);
+    } catch (...) {
+        report.end_of_text(out.inside_line());
+        throw;
+    }
+    report.end_of_text(out.inside_line());
+    const std::uint64_t peak_rss = k3::io::peak_rss_bytes();
+    report.totals(*outcome, request.prompt.size(), peak_rss);
+    // The result is written first, so that the line about how it ended tells the truth about it.
+    const int code = outcome->expert_failure ? drivers::kUnsound
+                     : out.failed()          ? drivers::kNotWritten
+                     : outcome->interrupted  ? drivers::kInterrupted
+                                             : drivers::kSuccess;
+    result.write(run::result_json({.options = options,
+                                   .session = session,
+                                   .plan = plan,
+                                   .outcome = *outcome,
+                                   .prompt = request.prompt,
+                                   .has_text = tokenizer.has_value(),
+                                   .peak_rss = peak_rss,
+                                   .exit_code = code}));
+    return finish(*outcome, out, result.path());
+}
+
+int main_body(int argc, char** argv) {
+    ::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of write(), see run::Stdout
+    const std::optional<run::Options> options = run::parse_options(argc, argv);
+    if (options && options->task == run::Task::run) return run_model(*options);
+    if (options && options->task == run::Task::list_presets) run::print_presets();
+    if (options && options->task == run::Task::list_arches) {
+        for (const auto arch : k3::engine::arches_of_this_cpu()) std::printf("%s\n", k3::engine::name(arch));
+    }
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+        throw Error(Code::write, "standard output could not be written", "check where it goes");
+    }
+    return drivers::kSuccess;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return drivers::guarded_main("k3", [&] { return main_body(argc, argv); });
+}

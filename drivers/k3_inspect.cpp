@@ -1,0 +1,192 @@
+// k3-inspect: what is in a checkpoint: census and budget, tensor listing, tensor dump, token ids of a text and back.
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "drivers/exit_code.hpp"
+#include "drivers/inspect/census.hpp"
+#include "drivers/inspect/dump.hpp"
+#include "drivers/inspect/report.hpp"
+#include "k3/checkpoint/shard_index.hpp"
+#include "k3/core/error.hpp"
+#include "k3/io/file.hpp"
+#include "k3/model/config_reader.hpp"
+#include "k3/text/tokenizer.hpp"
+
+namespace {
+
+namespace inspect = k3::inspect;
+using k3::Code;
+using k3::Error;
+
+struct Arguments {
+    std::string model, match, dump, out, rows, encode, encode_file, decode;
+    bool list = false, no_specials = false, json = false;
+};
+
+void declare(CLI::App& app, Arguments& args) {
+    app.set_version_flag("--version", std::string("k3-inspect " K3_VERSION));
+    app.add_option("model", args.model, "folder of the checkpoint")->required();
+    app.add_flag("--json", args.json, "print census, list or ids as JSON");
+    auto* list = app.add_flag("--list", args.list, "list the tensors: name, dtype, shape, shard, offset, bytes");
+    app.add_option("--match", args.match, "with --list: only names that contain this")->needs(list);
+    auto* dump =
+        app.add_option("--dump", args.dump, "print a tensor; .../experts.3.w1 without its suffix is dequantised");
+    app.add_option("--out", args.out, "with --dump: write this .npy file instead of text")->needs(dump);
+    app.add_option("--rows", args.rows, "with --dump: first:end of the first dimension, end not included")->needs(dump);
+    auto* encode = app.add_option("--encode", args.encode, "print the token ids of a text");
+    auto* file = app.add_option("--encode-file", args.encode_file, "print the token ids of a file");
+    app.add_flag("--no-specials", args.no_specials, "names of special tokens in the text are plain characters");
+    auto* decode = app.add_option("--decode", args.decode, "print the text of token ids: 1,2,3");
+    // One job a run: each excludes the others.
+    const std::vector<CLI::Option*> jobs = {list, dump, encode, file, decode};
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+        for (std::size_t j = i + 1; j < jobs.size(); ++j) jobs[i]->excludes(jobs[j]);
+    }
+    app.footer(
+        "Exit codes: 0 done, 1 a damaged checkpoint or an unknown tensor, 2 usage, configuration or tokenizer, "
+        "3 could not write.");
+}
+
+template <class Number>
+Number parse(std::string_view text, const char* option) {
+    Number value{};
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (failure != std::errc{} || end != text.data() + text.size()) {
+        throw Error(Code::usage, std::string(option) + ": '" + std::string(text) + "' is not a number it can take",
+                    "give whole numbers, for instance 12");
+    }
+    return value;
+}
+
+std::optional<inspect::Rows> parse_rows(const std::string& text) {
+    if (text.empty()) return std::nullopt;
+    const std::size_t colon = text.find(':');
+    if (colon == std::string::npos) throw Error(Code::usage, "--rows " + text + " has no colon", "give first:end");
+    return inspect::Rows{parse<std::uint64_t>(std::string_view(text).substr(0, colon), "--rows"),
+                         parse<std::uint64_t>(std::string_view(text).substr(colon + 1), "--rows")};
+}
+
+k3::checkpoint::ShardIndex open_index(const Arguments& args) {
+    return k3::checkpoint::ShardIndex::open(args.model, std::thread::hardware_concurrency());
+}
+
+void finish_stdout() {
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+        throw Error(Code::write, "standard output could not be written", "check where it goes");
+    }
+}
+
+void list(const Arguments& args) {
+    const auto index = open_index(args);
+    std::uint64_t shown = 0;
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    index.for_each([&](std::string_view name, const k3::checkpoint::TensorInfo& info) {
+        if (name.find(args.match) == std::string_view::npos) return;
+        ++shown;
+        const std::string& path = index.shard(info).file.path();
+        const std::string shard = path.substr(path.rfind('/') + 1);
+        if (args.json) {
+            rows.push_back({{"name", name},
+                            {"dtype", k3::checkpoint::name(info.dtype)},
+                            {"shape", info.shape.dims()},
+                            {"shard", shard},
+                            {"offset", info.offset},
+                            {"bytes", info.bytes}});
+        } else {
+            std::printf("%s %s %s %s offset %llu bytes %llu\n", std::string(name).c_str(),
+                        std::string(k3::checkpoint::name(info.dtype)).c_str(), to_string(info.shape).c_str(),
+                        shard.c_str(), static_cast<unsigned long long>(info.offset),
+                        static_cast<unsigned long long>(info.bytes));
+        }
+    });
+    if (args.json) {
+        std::printf("%s\n", rows.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    }
+    std::fprintf(stderr, "%llu of %zu tensors\n", static_cast<unsigned long long>(shown), index.size());
+}
+
+k3::text::Tokenizer open_tokenizer(const Arguments& args) {
+    const std::size_t vocab = k3::model::read_config(args.model + "/config.json").shape.vocab;
+    return k3::text::Tokenizer::open(args.model, vocab);
+}
+
+void encode(const Arguments& args) {
+    const auto tokenizer = open_tokenizer(args);
+    const std::string text = args.encode_file.empty() ? args.encode : k3::io::File::read_text(args.encode_file);
+    const auto ids =
+        tokenizer.encode(text, args.no_specials ? k3::text::Specials::as_text : k3::text::Specials::as_ids);
+    std::string line;
+    for (const auto id : ids) line += (line.empty() ? "" : ",") + std::to_string(id);
+    std::printf(args.json ? "[%s]\n" : "%s\n", line.c_str());
+}
+
+void decode(const Arguments& args) {
+    const auto tokenizer = open_tokenizer(args);
+    std::vector<k3::text::TokenId> ids;
+    for (std::size_t at = 0; at <= args.decode.size();) {
+        const std::size_t comma = std::min(args.decode.find(',', at), args.decode.size());
+        ids.push_back(parse<k3::text::TokenId>(std::string_view(args.decode).substr(at, comma - at), "--decode"));
+        at = comma + 1;
+    }
+    if (args.json) {
+        std::printf("%s\n", nlohmann::json(tokenizer.decode(ids)).dump().c_str());
+        return;
+    }
+    const std::string bytes = tokenizer.decode_bytes(ids);  // as they are: output may go to a file
+    std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+}
+
+void census(const Arguments& args) {
+    const auto index = open_index(args);
+    const inspect::Census found = inspect::take_census(index);
+    std::optional<inspect::Budget> budget;
+    try {
+        budget = inspect::make_budget(found, k3::model::read_config(args.model + "/config.json"));
+    } catch (const Error& error) {  // the census stands without it
+        std::fprintf(stderr, "k3-inspect: note: no budget: %s\n", error.what());
+    }
+    (args.json ? inspect::print_json : inspect::print_text)(found, budget, index.shards().size());
+}
+
+int run(int argc, char** argv) {
+    Arguments args;
+    CLI::App app("Shows what a Kimi K3 checkpoint holds.", "k3-inspect");
+    declare(app, args);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::Success& success) {
+        return app.exit(success);
+    } catch (const CLI::ParseError& error) {
+        throw Error(Code::usage, error.what(), "see k3-inspect --help");
+    }
+    const auto given = [&](const char* option) { return app.count(option) != 0; };
+    if (given("--dump")) {
+        inspect::dump(open_index(args), args.model, args.dump, parse_rows(args.rows), args.out);
+    } else if (given("--encode") || given("--encode-file")) {
+        encode(args);
+    } else if (given("--decode")) {
+        decode(args);
+    } else if (args.list) {
+        list(args);
+    } else {
+        census(args);
+    }
+    finish_stdout();
+    return k3::drivers::kSuccess;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return k3::drivers::guarded_main("k3-inspect", [&] { return run(argc, argv); });
+}

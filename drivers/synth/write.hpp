@@ -1,0 +1,214 @@
+#ifndef K3_DRIVERS_SYNTH_WRITE_HPP
+#define K3_DRIVERS_SYNTH_WRITE_HPP
+// Puts a synthetic checkpoint on disk: shards piece by piece from several threads, then the index, the tokenizer and,
+// last, config.json, so that an unfinished folder is not taken for a model. Nothing is ever held but one piece a
+// thread.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "drivers/synth/shape.hpp"
+#include "drivers/synth/tensors.hpp"
+#include "drivers/synth/text_files.hpp"
+#include "drivers/synth/values.hpp"
+#include "k3/checkpoint/safetensors_writer.hpp"
+#include "k3/core/error.hpp"
+
+namespace k3::synth {
+
+/// What a checkpoint will be, known before a byte is made.
+struct Plan {
+    struct Row {
+        std::string name;
+        std::size_t tensors;
+        std::uint64_t header, payload;
+    };
+    std::vector<Row> shards;
+    std::size_t tensors = 0;
+    std::uint64_t payload = 0, file_bytes = 0;  // shards only
+};
+
+inline Plan make_plan(const ModelShape& shape) {
+    Plan plan;
+    const std::size_t count = shard_count(shape);
+    for (std::size_t number = 0; number < count; ++number) {
+        const Shard shard = make_shard(shape, number);
+        Plan::Row row{shard_name(number, count), shard.tensors.size(),
+                      checkpoint::safetensors_header(shard.tensors).size(), 0};
+        for (const checkpoint::WriterTensor& tensor : shard.tensors) row.payload += tensor.bytes();
+        plan.tensors += row.tensors;
+        plan.payload += row.payload;
+        plan.file_bytes += row.header + row.payload;
+        plan.shards.push_back(std::move(row));
+    }
+    return plan;
+}
+
+struct WriteOptions {
+    std::string out;
+    std::uint64_t seed = 0;
+    unsigned threads = 1;
+    bool force = false;
+    const std::atomic<bool>* stop = nullptr;                                   // set from a signal handler
+    std::function<void(const std::string& shard, std::uint64_t done)> tick{};  // from any thread, serialised
+};
+
+namespace detail {
+
+/// The folder is made if missing. Without force it must be empty; with force, files of our names are replaced and
+/// everything else stays, but shards that would be read as part of this model are refused.
+inline void prepare_folder(const WriteOptions& options, const Plan& plan) {
+    namespace fs = std::filesystem;
+    std::error_code failure;
+    fs::create_directories(options.out, failure);
+    if (failure || !fs::is_directory(options.out, failure)) {
+        throw Error(Code::write, "cannot be made into a folder: " + failure.message(), "give --out another path",
+                    {.path = options.out});
+    }
+    std::set<std::string> ours;
+    for (const Plan::Row& row : plan.shards) ours.insert(row.name);
+    for (fs::directory_iterator entry(options.out, failure), end; !failure && entry != end; entry.increment(failure)) {
+        if (!options.force) {
+            throw Error(Code::usage, "the folder is not empty", "choose another, or add --force to write into it",
+                        {.path = options.out});
+        }
+        const std::string name = entry->path().filename().string();
+        if (entry->path().extension() == ".safetensors" && ours.count(name) == 0) {
+            throw Error(Code::usage, "holds " + name + ", which belongs to another checkpoint and is left alone",
+                        "choose another folder or move it away", {.path = options.out});
+        }
+    }
+    if (failure) {
+        throw Error(Code::write, "cannot be listed: " + failure.message(), "check its permissions",
+                    {.path = options.out});
+    }
+}
+
+/// One shard: its tensors and the file that refers to them. Stays where it is.
+struct Job {
+    Job(const ModelShape& shape, std::size_t number, const std::string& path)
+        : shard(make_shard(shape, number)), file(checkpoint::SafetensorsWriter::create(path, shard.tensors)) {}
+    Shard shard;
+    checkpoint::SafetensorsWriter file;
+};
+
+inline void fill_shard(const Job& job, const WriteOptions& options, const std::function<void(std::uint64_t)>& done) {
+    std::atomic<std::size_t> next{0};
+    std::mutex guard;
+    std::exception_ptr failure;
+    const auto work = [&] {
+        try {
+            const auto buffer = checkpoint::SafetensorsWriter::make_buffer();
+            const std::span<std::byte> space(buffer.get(), checkpoint::SafetensorsWriter::kPiece);
+            std::optional<Filler> filler;
+            std::size_t current = 0;
+            const auto fill = [&](std::size_t tensor, std::uint64_t first, std::span<std::byte> out) {
+                if (!filler || current != tensor) {
+                    const checkpoint::WriterTensor& info = job.shard.tensors[tensor];
+                    filler.emplace(job.shard.rules[tensor], info.dtype, key_of(options.seed, info.name));
+                    current = tensor;
+                }
+                filler->fill(first, out);
+            };
+            for (std::size_t piece = next++; piece < job.file.pieces(); piece = next++) {
+                if (options.stop != nullptr && options.stop->load()) {
+                    throw Error(Code::interrupted, "interrupted", "run it again to start over");
+                }
+                job.file.write_piece(piece, space, fill);
+                const std::lock_guard lock(guard);
+                done(job.file.piece_bytes(piece));
+            }
+        } catch (...) {
+            next = job.file.pieces();  // the others stop too
+            const std::lock_guard lock(guard);
+            if (!failure) failure = std::current_exception();
+        }
+    };
+    std::vector<std::thread> helpers;
+    for (unsigned i = 1; i < options.threads && i < job.file.pieces(); ++i) helpers.emplace_back(work);
+    work();
+    for (std::thread& helper : helpers) helper.join();
+    if (failure) std::rethrow_exception(failure);
+}
+
+inline std::string index_json(const ModelShape& shape, const Plan& plan) {
+    // Written line by line: at full size the map has half a million entries. Sorted, as Python writes it.
+    std::vector<std::pair<std::string, std::size_t>> map;
+    map.reserve(plan.tensors);
+    for (std::size_t number = 0; number < plan.shards.size(); ++number) {
+        for (checkpoint::WriterTensor& tensor : make_shard(shape, number).tensors) {
+            map.emplace_back(std::move(tensor.name), number);
+        }
+    }
+    std::sort(map.begin(), map.end());
+    std::string text =
+        "{\n  \"metadata\": {\n    \"total_size\": " + std::to_string(plan.payload) + "\n  },\n  \"weight_map\": {";
+    const char* separator = "\n";
+    for (const auto& [name, number] : map) {
+        text += separator + ("    " + nlohmann::json(name).dump()) + ": \"" + plan.shards[number].name + '"';
+        separator = ",\n";
+    }
+    return text + "\n  }\n}\n";
+}
+
+}  // namespace detail
+
+/// Writes everything. Errors: Code::usage for the folder, Code::write for the disk, Code::interrupted; shards of this
+/// call are then removed again, so that a failed run leaves the disk as it was.
+inline void write_checkpoint(const ModelShape& shape, const Plan& plan, const WriteOptions& options) {
+    detail::prepare_folder(options, plan);
+    constexpr std::uint64_t kSmallFiles = std::uint64_t{4} << 20;  // tokenizer, configurations, block rounding
+    checkpoint::require_free_space(options.out, plan.file_bytes + plan.tensors * 128 + kSmallFiles);
+    std::vector<std::string> made;
+    try {
+        std::uint64_t total = 0;
+        // The fsync of one shard runs beside the making of the next. The job outlives the future, whose destructor
+        // waits.
+        std::unique_ptr<detail::Job> flushing;
+        std::future<void> flush;
+        for (std::size_t number = 0; number < plan.shards.size(); ++number) {
+            const std::string& name = plan.shards[number].name;
+            auto job = std::make_unique<detail::Job>(shape, number, options.out + "/" + name);
+            detail::fill_shard(*job, options, [&](std::uint64_t bytes) {
+                total += bytes;
+                if (options.tick) options.tick(name, total);
+            });
+            if (flush.valid()) flush.get();
+            made.push_back(options.out + "/" + name);
+            flushing = std::move(job);
+            flush = std::async(std::launch::async, [file = &flushing->file] { file->commit(); });
+        }
+        flush.get();
+        const auto put = [&](const char* name, const std::string& text) {
+            made.push_back(options.out + "/" + name);
+            checkpoint::write_small_file(made.back(), text);
+        };
+        put("model.safetensors.index.json", detail::index_json(shape, plan));
+        put("tiktoken.model", rank_file(shape.config.vocab));
+        put("tokenizer_config.json", tokenizer_config_json(shape.config.vocab));
+        put("generation_config.json", generation_config_json(shape));
+        put("config.json", config_json(shape));
+    } catch (...) {
+        std::error_code ignored;  // the first error is the one to report
+        for (const std::string& path : made) std::filesystem::remove(path, ignored);
+        throw;
+    }
+}
+
+}  // namespace k3::synth
+#endif

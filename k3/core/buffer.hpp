@@ -1,0 +1,64 @@
+#ifndef K3_CORE_BUFFER_HPP
+#define K3_CORE_BUFFER_HPP
+// Owned memory for weights, states and scratch: zero-filled, page-aligned, on huge pages where the system gives them.
+// Not for arch units.
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "k3/core/error.hpp"
+
+namespace k3::core {
+
+class Buffer {
+  public:
+    Buffer() noexcept = default;
+    /// Errors: Code::plan if the system refuses the memory.
+    explicit Buffer(std::size_t bytes) : bytes_(bytes) {
+        if (bytes == 0) return;
+        constexpr std::size_t kHuge = std::size_t{2} << 20;
+        mapped_ = bytes >= kHuge ? bytes + kHuge : bytes;  // room to start on a huge-page boundary
+        void* const at = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) {
+            throw Error(Code::plan, "the system refused " + std::to_string(bytes) + " bytes of memory",
+                        "free memory or ask for a smaller budget");
+        }
+        base_ = static_cast<std::byte*>(at);
+        data_ = base_;
+        if (bytes >= kHuge) {
+            const std::size_t past = reinterpret_cast<std::size_t>(base_) % kHuge;
+            data_ = past == 0 ? base_ : base_ + (kHuge - past);
+            ::madvise(data_, bytes, MADV_HUGEPAGE);  // a wish: ordinary pages do as well
+        }
+    }
+    Buffer(Buffer&& other) noexcept { swap(other); }
+    Buffer& operator=(Buffer&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+    ~Buffer() {
+        if (base_ != nullptr) ::munmap(base_, mapped_);
+    }
+
+    std::byte* data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return bytes_; }
+    template <class T>
+    T* as() const noexcept {
+        return reinterpret_cast<T*>(data_);
+    }
+
+  private:
+    void swap(Buffer& other) noexcept {
+        std::swap(base_, other.base_);
+        std::swap(data_, other.data_);
+        std::swap(bytes_, other.bytes_);
+        std::swap(mapped_, other.mapped_);
+    }
+    std::byte *base_ = nullptr, *data_ = nullptr;
+    std::size_t bytes_ = 0, mapped_ = 0;
+};
+
+}  // namespace k3::core
+#endif

@@ -1,0 +1,57 @@
+#ifndef K3_CORE_PARALLEL_HPP
+#define K3_CORE_PARALLEL_HPP
+// The one place where work is split over threads and where the floating-point environment is set. A body gets a
+// contiguous range; which thread computes an element never changes the order in which that element is computed.
+#include <cstddef>
+
+#include "k3/core/exec.hpp"
+#include "k3/core/fp_env.hpp"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace k3::core {
+
+namespace detail {
+template <class Body>
+K3_OPAQUE void call(Body& body, std::size_t begin, std::size_t end, unsigned thread) noexcept {
+    body(begin, end, thread);
+}
+
+template <class Body>
+K3_INLINE void guarded_call(Body& body, std::size_t begin, std::size_t end, unsigned thread) noexcept {
+    const FpGuard guard;
+    call(body, begin, end, thread);
+}
+}  // namespace detail
+
+/// Runs body(begin, end, thread) over [0, n) cut into at most exec.threads contiguous parts.
+///
+/// Numerics  every part runs under the contract's environment, the caller's part included; the caller's is restored.
+/// Requires  body is noexcept and writes only what its range owns. Inside another parallel region one thread runs all.
+/// Threads   safe from several threads at once, each with its own Exec.
+template <class Body>
+K3_INLINE void parallel(const Exec& exec, std::size_t n, Body&& body) noexcept {
+    if (n == 0) return;
+#if defined(_OPENMP)
+    const std::size_t parts = exec.threads < n ? exec.threads : n;
+    if (parts > 1) {
+#pragma omp parallel num_threads(static_cast<int>(parts)) default(none) shared(body, n)
+        {
+            const auto thread = static_cast<std::size_t>(omp_get_thread_num());
+            const auto team = static_cast<std::size_t>(omp_get_num_threads());
+            const std::size_t begin = n * thread / team;
+            const std::size_t end = n * (thread + 1) / team;
+            if (begin < end) detail::guarded_call(body, begin, end, static_cast<unsigned>(thread));
+        }
+        return;
+    }
+#else
+    static_cast<void>(exec);
+#endif
+    detail::guarded_call(body, 0, n, 0);
+}
+
+}  // namespace k3::core
+#endif

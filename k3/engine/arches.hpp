@@ -1,0 +1,103 @@
+#ifndef K3_ENGINE_ARCHES_HPP
+#define K3_ENGINE_ARCHES_HPP
+// Which instruction sets this build has and this CPU (and its operating system) supports, and the one place where an
+// arch's name turns into a type.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "k3/model/forward.hpp"
+
+namespace k3::engine {
+
+enum class ArchName : std::uint8_t { scalar, sse42, avx2, avx512, neon };
+
+constexpr const char* name(ArchName arch) noexcept {
+    constexpr const char* kNames[] = {simd::scalar::name, simd::sse42::name, simd::avx2::name, simd::avx512::name,
+                                      simd::neon::name};
+    return kNames[static_cast<std::size_t>(arch)];
+}
+
+inline std::optional<ArchName> arch_named(std::string_view text) noexcept {
+    for (const ArchName arch : {ArchName::scalar, ArchName::sse42, ArchName::avx2, ArchName::avx512, ArchName::neon})
+        if (text == name(arch)) return arch;
+    return std::nullopt;
+}
+
+/// Arches of this build that the CPU and the system support, narrowest first. Never empty.
+inline std::vector<ArchName> arches_of_this_cpu() {
+    std::vector<ArchName> arches{ArchName::scalar};
+#if defined(__x86_64__)
+    __builtin_cpu_init();  // the compiler's run-time library also asks the system about wide registers (XCR0)
+    if (__builtin_cpu_supports("sse4.2")) arches.push_back(ArchName::sse42);
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) arches.push_back(ArchName::avx2);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
+        arches.push_back(ArchName::avx512);
+#elif defined(__aarch64__)
+    arches.push_back(ArchName::neon);  // part of the architecture
+#endif
+    return arches;
+}
+
+inline ArchName widest_arch() { return arches_of_this_cpu().back(); }
+
+/// model::Forward of any arch. The virtual calls are per step, far above the kernels.
+class AnyForward {
+  public:
+    virtual ~AnyForward() = default;
+    virtual bool arithmetic_is_exact() const noexcept = 0;
+    virtual model::StepBytes step_bytes(std::size_t tokens, std::size_t segments, std::size_t positions) const noexcept = 0;
+    virtual core::Fault run(const core::Exec& exec, const model::Services& services, model::Segment* segments,
+                            std::size_t count, core::Arena workspace) const noexcept = 0;
+    virtual void commit(const core::Exec& exec, const model::StateView& state, std::size_t tokens) const noexcept = 0;
+    virtual layers::ExpertKernel expert_kernel() const noexcept = 0;
+    virtual std::int64_t argmax(const float* logits, std::size_t count) const noexcept = 0;
+};
+
+namespace detail {
+
+template <simd::Arch A>
+class ForwardOf final : public AnyForward {
+  public:
+    explicit ForwardOf(const model::ModelView& model) : forward_(model) {}
+    bool arithmetic_is_exact() const noexcept override { return model::Forward<A>::arithmetic_is_exact(); }
+    model::StepBytes step_bytes(std::size_t tokens, std::size_t segments, std::size_t positions) const noexcept override {
+        return forward_.step_bytes(tokens, segments, positions);
+    }
+    core::Fault run(const core::Exec& exec, const model::Services& services, model::Segment* segments, std::size_t count,
+                    core::Arena workspace) const noexcept override {
+        return forward_.run(exec, services, segments, count, workspace);
+    }
+    void commit(const core::Exec& exec, const model::StateView& state, std::size_t tokens) const noexcept override {
+        forward_.commit(exec, state, tokens);
+    }
+    layers::ExpertKernel expert_kernel() const noexcept override { return model::Forward<A>::expert_kernel(); }
+    std::int64_t argmax(const float* logits, std::size_t count) const noexcept override {
+        return model::Forward<A>::argmax(logits, count);
+    }
+
+  private:
+    model::Forward<A> forward_;
+};
+
+}  // namespace detail
+
+/// Requires an arch of arches_of_this_cpu(). A host project links one unit per arch (k3/model/forward_impl.hpp).
+inline std::unique_ptr<AnyForward> make_forward(ArchName arch, const model::ModelView& model) {
+    switch (arch) {
+#if defined(__x86_64__)
+        case ArchName::sse42: return std::make_unique<detail::ForwardOf<simd::sse42>>(model);
+        case ArchName::avx2: return std::make_unique<detail::ForwardOf<simd::avx2>>(model);
+        case ArchName::avx512: return std::make_unique<detail::ForwardOf<simd::avx512>>(model);
+#elif defined(__aarch64__)
+        case ArchName::neon: return std::make_unique<detail::ForwardOf<simd::neon>>(model);
+#endif
+        default: return std::make_unique<detail::ForwardOf<simd::scalar>>(model);
+    }
+}
+
+}  // namespace k3::engine
+#endif

@@ -1,0 +1,32 @@
+#ifndef K3_KERNELS_HPP
+#define K3_KERNELS_HPP
+// Ranks 0 to 3 for a host project: views, lanes, weight formats and kernels. Needs xsimd and nothing else; compiles
+// without exceptions; keeps its bits under the host's flags. Layers are in k3/layers/, everything is in k3/k3.hpp.
+#include "k3/core/check.hpp"
+#include "k3/core/digest.hpp"
+#include "k3/core/exec.hpp"
+#include "k3/core/fault.hpp"
+#include "k3/core/fp_env.hpp"
+#include "k3/core/parallel.hpp"
+#include "k3/core/view.hpp"
+#include "k3/simd/arch.hpp"
+#include "k3/simd/canary.hpp"
+#include "k3/simd/fence.hpp"
+#include "k3/simd/lanes.hpp"
+#include "k3/simd/math.hpp"
+#include "k3/simd/regs.hpp"
+#include "k3/formats/bf16.hpp"
+#include "k3/formats/f32.hpp"
+#include "k3/formats/mxfp4.hpp"
+#include "k3/formats/weight_format.hpp"
+#include "k3/kernels/attention_residual.hpp"
+#include "k3/kernels/column_dot.hpp"
+#include "k3/kernels/delta_rule.hpp"
+#include "k3/kernels/dot.hpp"
+#include "k3/kernels/elementwise.hpp"
+#include "k3/kernels/latent_attention.hpp"
+#include "k3/kernels/matmul.hpp"
+#include "k3/kernels/norm.hpp"
+#include "k3/kernels/short_conv.hpp"
+#include "k3/kernels/top_k.hpp"
+#endif

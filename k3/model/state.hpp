@@ -1,0 +1,140 @@
+#ifndef K3_MODEL_STATE_HPP
+#define K3_MODEL_STATE_HPP
+// The state of one sequence: recurrent matrices and convolution histories of the KDA layers, latent cache of the MLA
+// layers. It knows nothing of threads, budgets or arches. A step commits or leaves nothing behind.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "k3/core/buffer.hpp"
+#include "k3/kernels/latent_attention.hpp"
+#include "k3/model/model_view.hpp"
+#include "k3/model/step.hpp"
+
+namespace k3::model {
+
+class State {
+  public:
+    /// Steps of up to this many tokens are logged (about 20 MB a token at full size) and may be committed in part; longer
+    /// ones keep a copy of the state instead (465 MB) and are committed whole or not at all.
+    static constexpr std::size_t kLogTokens = 8;
+    static constexpr std::size_t kPagePositions = 256;
+
+    explicit State(const ModelView& model) {
+        const Config& c = model.config;
+        for (std::size_t i = 0; i < model.layer_count; ++i) ++(model.layers[i].kind == LayerKind::kda ? kda_layers_ : mla_layers_);
+        width_ = c.kda_width();
+        heads_ = c.kda_heads;
+        history_ = (c.conv_kernel - 1) * width_;
+        recurrent_ = c.kda_heads * c.kda_head_dim * c.kda_head_dim;
+        row_floats_ = kernels::LatentCache::pad(c.kv_lora) + kernels::LatentCache::pad(c.qk_rope);
+        memory_ = core::Buffer(kda_layers_ * kda_floats() * sizeof(float));
+        for (std::size_t i = 0; i < kda_layers_; ++i) {
+            float* const at = memory_.as<float>() + i * kda_floats();
+            layers::KdaState state{at, {}};
+            for (std::size_t j = 0; j < 3; ++j) state.conv[j] = at + recurrent_ + j * history_;
+            kda_.push_back(state);
+        }
+        log_.resize(kda_layers_);
+        tables_.resize(mla_layers_);
+        pages_.resize(mla_layers_);
+    }
+
+    /// Bytes of a state that will hold `positions` tokens, log or copy included: what a plan must count.
+    static std::size_t bytes(const ModelView& model, std::size_t positions, std::size_t step_tokens) {
+        const Config& c = model.config;
+        std::size_t kda = 0, mla = 0;
+        for (std::size_t i = 0; i < model.layer_count; ++i) ++(model.layers[i].kind == LayerKind::kda ? kda : mla);
+        const std::size_t floats = c.kda_heads * c.kda_head_dim * c.kda_head_dim + 3 * (c.conv_kernel - 1) * c.kda_width();
+        const std::size_t row = kernels::LatentCache::pad(c.kv_lora) + kernels::LatentCache::pad(c.qk_rope);
+        const std::size_t log = std::min(step_tokens, kLogTokens) * (6 * c.kda_width() + c.kda_heads);
+        const std::size_t undo = step_tokens > kLogTokens ? floats : 0;
+        const std::size_t pages = (positions + kPagePositions - 1) / kPagePositions;
+        return sizeof(float) * (kda * (floats + log + undo) + mla * pages * kPagePositions * row);
+    }
+
+    std::size_t position() const noexcept { return position_; }
+
+    /// Prepares a step of `tokens` more tokens: memory for the latents, and the means to take the step back.
+    void begin(std::size_t tokens) {
+        const std::size_t page_count = (position_ + tokens + kPagePositions - 1) / kPagePositions;
+        for (std::size_t i = 0; i < mla_layers_; ++i) {
+            while (pages_[i].size() < page_count) {
+                pages_[i].emplace_back(kPagePositions * row_floats_ * sizeof(float));
+                tables_[i].push_back(pages_[i].back().as<float>());
+            }
+        }
+        table_pointers_.clear();
+        for (const auto& table : tables_) table_pointers_.push_back(table.data());
+        step_tokens_ = tokens;
+        logged_ = tokens <= kLogTokens;
+        if (logged_) make_log(tokens);
+        else save_copy();
+    }
+
+    /// The step of begin() succeeded for its first `tokens` tokens (all of them if it was not logged). Call after
+    /// Forward::commit.
+    void advance(std::size_t tokens) noexcept {
+        position_ += tokens;
+        step_tokens_ = 0;
+    }
+
+    /// Takes the step of begin() back.
+    void abandon() noexcept {
+        if (step_tokens_ != 0 && !logged_) std::memcpy(memory_.data(), undo_.data(), memory_.size());
+        step_tokens_ = 0;
+    }
+
+    /// Back to the start of the sequence; keeps its memory.
+    void reset() noexcept {
+        std::memset(memory_.data(), 0, memory_.size());
+        position_ = 0;
+        step_tokens_ = 0;
+    }
+
+    StateView view() noexcept {
+        return {kda_.data(), log_.data(), table_pointers_.data(), kPagePositions, position_};
+    }
+
+  private:
+    std::size_t kda_floats() const noexcept { return recurrent_ + 3 * history_; }
+
+    void make_log(std::size_t tokens) {
+        const std::size_t each = 6 * width_ + heads_;
+        if (log_memory_.size() == 0) log_memory_ = core::Buffer(kda_layers_ * kLogTokens * each * sizeof(float));
+        for (std::size_t i = 0; i < kda_layers_; ++i) {
+            float* at = log_memory_.as<float>() + i * kLogTokens * each;
+            const auto take = [&at](std::size_t n) {
+                float* const p = at;
+                at += n;
+                return p;
+            };
+            const std::size_t n = tokens * width_;
+            layers::KdaLog& log = log_[i];
+            log.k = take(n);
+            log.v = take(n);
+            log.alpha = take(n);
+            for (float*& input : log.conv) input = take(n);
+            log.beta = take(tokens * heads_);
+        }
+    }
+    void save_copy() {
+        if (undo_.size() == 0) undo_ = core::Buffer(memory_.size());
+        std::memcpy(undo_.data(), memory_.data(), memory_.size());
+        std::fill(log_.begin(), log_.end(), layers::KdaLog{});
+    }
+
+    std::size_t kda_layers_ = 0, mla_layers_ = 0;
+    std::size_t width_ = 0, heads_ = 0, history_ = 0, recurrent_ = 0, row_floats_ = 0;
+    std::size_t position_ = 0, step_tokens_ = 0;
+    bool logged_ = false;
+    core::Buffer memory_, undo_, log_memory_;
+    std::vector<layers::KdaState> kda_;
+    std::vector<layers::KdaLog> log_;
+    std::vector<std::vector<core::Buffer>> pages_;
+    std::vector<std::vector<float*>> tables_;
+    std::vector<float* const*> table_pointers_;
+};
+
+}  // namespace k3::model
+#endif

@@ -1,0 +1,67 @@
+#include "k3/text/rank_file.hpp"
+
+#include <string>
+
+#include "support/doctest.hpp"
+#include "text/data.hpp"
+
+using namespace k3::test;
+using k3::text::kNoToken;
+using k3::text::RankFile;
+
+TEST_CASE(
+    "text/rank_file: tokens are raw bytes with their line as rank; every rank is found by its bytes (trap 65: GPT-2 "
+    "keys)") {
+    const RankFile file = RankFile::parse(rank_text({"ab", std::string("\0x", 2), "世", "abcdefghijklmnopq"}), "f");
+    CHECK(file.size() == 260);
+    CHECK(file.bytes(0) == std::string_view("\0", 1));
+    CHECK(file.bytes(255) == "\xFF");
+    CHECK(file.bytes(256) == "ab");
+    CHECK(file.find("世") == 258);
+    CHECK(file.find("abcdefghijklmnopq") == 259);
+    CHECK(file.find("abcdefghijklmnopr") == kNoToken);
+    CHECK(file.find("") == kNoToken);
+    CHECK(file.find(repeat("a", 1000)) == kNoToken);
+    CHECK(file.longest() == 17);
+
+    const std::string path = path_of("demo/model/tiktoken.model");
+    const RankFile demo = RankFile::parse(k3::io::File::read_text(path), path);
+    REQUIRE(demo.size() == 2048);
+    for (int rank = 0; rank < 2048; ++rank) {
+        if (demo.find(demo.bytes(rank)) != rank) FAIL_CHECK(rank);
+    }
+}
+
+TEST_CASE("text/rank_file: CRLF, blank lines and a missing last newline are accepted") {
+    const std::string text = rank_text({"ab"});
+    std::string crlf = "\r\n\n";
+    for (const char c : text) crlf += c == '\n' ? std::string("\r\n\r\n") : std::string(1, c);
+    CHECK(RankFile::parse(crlf, "f").size() == 257);
+    CHECK(RankFile::parse(text.substr(0, text.size() - 1), "f").find("ab") == 256);
+}
+
+TEST_CASE("text/rank_file: everything else is an error that names the file and the line") {
+    const std::string good = rank_text({});
+    const auto error = [&](const std::string& text) {
+        return error_of([&] { RankFile::parse(text, "dir/tiktoken.model"); });
+    };
+    const auto after = [&](const std::string& line) { return error(good + line + "\n"); };
+    CHECK(error(good) == "");
+    for (const char* bad :
+         {"YWI=",      "YWI= 257", "YWI= 0",       "YWI= 0256", "YWI= +256", "YWI=  256",     "YWI= 256 ",
+          "YWI=\t256", " 256",     "YWI 256",      "YWJ= 256",  "YW=I 256",  "=WI= 256",      "Y=== 256",
+          "==== 256",  "YW*= 256", "YWI=YWI= 256", "YQ== 256",  "ÄÖ 256",    "#version: 0.2", "YWI= 256x"}) {
+        CAPTURE(bad);
+        const std::string what = after(bad);
+        CHECK(contains(what, "dir/tiktoken.model: line 257: "));
+        CHECK(contains(what, "; download"));
+    }
+    CHECK(contains(after("YWI= 256\nYWI= 257"), "line 258: repeats the token of line 257"));
+    CHECK(contains(error(""), "no token for the single byte 0"));
+    CHECK(contains(error(good.substr(good.find('\n') + 1)), "line 1: the rank must be 0"));
+    CHECK(contains(error("\xEF\xBB\xBF" + good), "line 1: the token is not base64"));
+    CHECK(contains(error("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "Git LFS pointer"));
+    CHECK(contains(error("<!DOCTYPE html>\n"), "line 1: "));
+    std::string without_ff = good.substr(0, good.rfind('\n', good.size() - 2) + 1);
+    CHECK(contains(error(without_ff), "no token for the single byte 255"));
+}
