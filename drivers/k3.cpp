@@ -1,5 +1,6 @@
-// k3: reads a prompt and continues it with a Kimi K3 checkpoint. This file is the order of things; drivers/run/ has them.
-// Whatever can be refused is refused before the weights are read: options, config, prompt, outputs, shards, memory.
+// k3: reads a prompt and continues it with a Kimi K3 checkpoint. This file is the order of things; drivers/run/ has
+// them. Whatever can be refused is refused before the weights are read: options, config, prompt, outputs, shards,
+// memory.
 #include <signal.h>
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "drivers/exit_code.hpp"
 #include "drivers/run/generate.hpp"
@@ -20,6 +22,7 @@
 #include "drivers/run/prompt.hpp"
 #include "drivers/run/report.hpp"
 #include "drivers/run/result.hpp"
+#include "drivers/run/waiting_threads.hpp"
 #include "k3/core/error.hpp"
 #include "k3/engine/session.hpp"
 #include "k3/io/memory_limits.hpp"
@@ -35,7 +38,8 @@ namespace drivers = k3::drivers;
 void check_model_dir(const std::string& path) {
     std::error_code ignored;
     if (std::filesystem::is_directory(path, ignored)) return;
-    throw Error(Code::usage, std::filesystem::exists(path, ignored) ? "is not a directory" : "there is no such directory",
+    throw Error(Code::usage,
+                std::filesystem::exists(path, ignored) ? "is not a directory" : "there is no such directory",
                 "give the directory with config.json and the shards", {.path = path});
 }
 
@@ -160,5 +164,6 @@ int main_body(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    run::limit_spinning(argv);
     return drivers::guarded_main("k3", [&] { return main_body(argc, argv); });
 }

@@ -39,7 +39,7 @@ inline double read_bandwidth(const std::byte* data, std::size_t bytes, unsigned 
     for (int repeat = 0; repeat < repeats; ++repeat)
         for (const std::size_t streams : {std::size_t{1}, std::size_t{4}}) {
             const auto start = std::chrono::steady_clock::now();
-            core::parallel(exec, bytes / 8, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+            core::parallel(exec, bytes / 8, 1, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
                 sink = sink + sum_words(words, begin, end, streams);
             });
             best = std::max(best, static_cast<double>(bytes) / seconds_since(start));

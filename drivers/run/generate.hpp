@@ -49,13 +49,13 @@ struct Request {
 };
 
 struct Outcome {
-    Ids ids{};                            // generated, the end id included; all of them sound
-    std::vector<Step> steps{};            // one for each id
-    std::size_t steps_fed = 0;            // forward passes that were completed
+    Ids ids{};                  // generated, the end id included; all of them sound
+    std::vector<Step> steps{};  // one for each id
+    std::size_t steps_fed = 0;  // forward passes that were completed
     double prefill_seconds = 0, decode_seconds = 0;
     std::uint64_t digest = core::Digest{}.value();  // of the logits each id was chosen from
-    std::string text{};                   // as written to stdout, if there is a tokenizer
-    std::int32_t stopped_at = -1;         // the end id, -1 if none
+    std::string text{};                             // as written to stdout, if there is a tokenizer
+    std::int32_t stopped_at = -1;                   // the end id, -1 if none
     bool interrupted = false;
     std::optional<Error> expert_failure{};
 };

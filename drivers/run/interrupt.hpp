@@ -28,9 +28,9 @@ inline void on_interrupt(int) {
 inline void catch_interrupts(bool quiet) {
     detail::interrupt_quiet = quiet ? 1 : 0;
     for (const int signal : {SIGINT, SIGTERM}) {
-        struct sigaction before{};
+        struct sigaction before {};
         if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
-        struct sigaction action{};
+        struct sigaction action {};
         action.sa_handler = detail::on_interrupt;
         // RESETHAND: the second one kills. RESTART: no read of a shard is cut short.
         action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;

@@ -32,7 +32,7 @@ struct Options {
     std::string model_dir{}, config_path{}, tokenizer_dir{};
     bool tokenizer_named = false;  // --tok was given: a missing file is then an error also with --ids
     PromptKind prompt_kind = PromptKind::text;
-    std::string prompt{};  // the text, the path or the list of ids
+    std::string prompt{};                                // the text, the path or the list of ids
     std::size_t gen = 8, layers = 0, prefill_chunk = 0;  // 0 layers: all; 0 chunk: automatic
     Decoding decoding = Decoding::incremental;
     bool ignore_eos = false, quiet = false;
@@ -51,8 +51,27 @@ std::optional<Options> parse_options(int argc, char** argv);
 namespace detail {
 
 enum Word : std::size_t {
-    kModel, kPrompt, kPromptFile, kIds, kTok, kGen, kConfig, kLayers, kOut, kDumpLogits, kDumpTrace, kThreads, kArch,
-    kChunk, kTrunk, kTrunkGb, kCacheGb, kPreset, kMemory, kTrunkRing, kWords
+    kModel,
+    kPrompt,
+    kPromptFile,
+    kIds,
+    kTok,
+    kGen,
+    kConfig,
+    kLayers,
+    kOut,
+    kDumpLogits,
+    kDumpTrace,
+    kThreads,
+    kArch,
+    kChunk,
+    kTrunk,
+    kTrunkGb,
+    kCacheGb,
+    kPreset,
+    kMemory,
+    kTrunkRing,
+    kWords
 };
 
 struct WordOption {
@@ -100,17 +119,18 @@ struct CommandLine {
             return app.add_flag(std::string(name))->description(help)->group(group);
         };
         incremental = flag("--incremental", "feed each new token to the kept state (the default)", "Generation");
-        recompute = flag("--recompute", "feed the whole sequence again for every token: same tokens, slower",
-                         "Generation");
+        recompute =
+            flag("--recompute", "feed the whole sequence again for every token: same tokens, slower", "Generation");
         ignore_eos = flag("--ignore-eos", "go on through end-of-message ids", "Generation");
         quiet = flag("--quiet", "only errors on stderr", "Results");
         presets = flag("--list-presets", "print the memory presets", "Memory (no effect yet)");
         arches = flag("--list-arches", "print what this CPU can run, narrowest first", "Machine");
         app.footer(
             "Text goes to stdout as it is generated (without tokenizer files: ids), everything else to stderr.\n"
-            "Exit codes: 0 done; 1 a damaged checkpoint or a numeric fault; 2 usage, config, tokenizer or memory plan;\n"
+            "Exit codes: 0 done; 1 a damaged checkpoint or a numeric fault; 2 usage, config, tokenizer or memory "
+            "plan;\n"
             "3 a result could not be written; 4 an expert failed to load (earlier ids are sound); 5 interrupted.\n"
-            "Example: k3 tests/demo/model --prompt 'The capital of France is' --gen 24");
+            "Example: k3 tests/demo/model --prompt 'The capital of France is' --gen 24\n");
     }
 
     bool given(Word word) const { return option[word]->count() != 0; }
@@ -158,9 +178,10 @@ inline engine::ArchName take_arch(const CommandLine& line) {
     const auto arch = engine::arch_named(text);
     const auto here = engine::arches_of_this_cpu();
     if (arch && std::find(here.begin(), here.end(), *arch) != here.end()) return *arch;
-    throw Error(Code::usage,
-                "--arch: " + in_quotes(text) + (arch ? " is not supported on this CPU" : " is not an instruction set of k3"),
-                "this CPU has " + arch_names());
+    throw Error(
+        Code::usage,
+        "--arch: " + in_quotes(text) + (arch ? " is not supported on this CPU" : " is not an instruction set of k3"),
+        "this CPU has " + arch_names());
 }
 
 }  // namespace detail
@@ -215,13 +236,17 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
     options.logits_path = line.text[kDumpLogits];
     for (const Word word : {kOut, kDumpLogits, kConfig, kTok}) {
         if (line.given(word) && (line.text[word].empty() || line.text[word] == "-")) {
-            throw Error(Code::usage, std::string(kWordOptions[word].name) + ": " + in_quotes(line.text[word]) +
-                                         " is not a path it takes", "name a file or folder; stdout is for the text");
+            throw Error(
+                Code::usage,
+                std::string(kWordOptions[word].name) + ": " + in_quotes(line.text[word]) + " is not a path it takes",
+                "name a file or folder; stdout is for the text");
         }
     }
     const std::size_t preset = line.last(line.option[kPreset]);
-    options.memory = memory_request({.memory = line.word(kMemory), .preset = line.word(kPreset),
-                                     .trunk_gb = line.word(kTrunkGb), .cache_gb = line.word(kCacheGb),
+    options.memory = memory_request({.memory = line.word(kMemory),
+                                     .preset = line.word(kPreset),
+                                     .trunk_gb = line.word(kTrunkGb),
+                                     .cache_gb = line.word(kCacheGb),
                                      .trunk_ring = line.word(kTrunkRing),
                                      .preset_after_trunk = preset > line.last(line.option[kTrunkGb]),
                                      .preset_after_cache = preset > line.last(line.option[kCacheGb])});

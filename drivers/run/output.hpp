@@ -31,7 +31,7 @@ class OutputFile {
         // A link keeps pointing at the result; "x" and "./x" become one name.
         const auto resolved = std::filesystem::weakly_canonical(std::filesystem::absolute(path, failure), failure);
         file.path_ = failure ? path : resolved.string();
-        struct stat info{};
+        struct stat info {};
         if (::stat(file.path_.c_str(), &info) == 0) {
             if (S_ISDIR(info.st_mode)) fail(path, "is a directory");
             if (!S_ISREG(info.st_mode)) {

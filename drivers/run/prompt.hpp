@@ -30,7 +30,8 @@ using Ids = std::vector<std::int32_t>;
 inline std::optional<text::Tokenizer> open_tokenizer(const Options& options, std::size_t vocab) {
     std::error_code ignored;
     const std::filesystem::path ranks = std::filesystem::path(options.tokenizer_dir) / text::Tokenizer::kRankFile;
-    if (options.prompt_kind == PromptKind::ids && !options.tokenizer_named && !std::filesystem::exists(ranks, ignored)) {
+    if (options.prompt_kind == PromptKind::ids && !options.tokenizer_named &&
+        !std::filesystem::exists(ranks, ignored)) {
         return std::nullopt;
     }
     return text::Tokenizer::open(options.tokenizer_dir, vocab);
@@ -51,8 +52,9 @@ inline Ids parse_ids(std::string_view list, std::size_t vocab) {
     for (skip_blanks(); at < list.size(); skip_blanks()) {
         if (list[at] == ',') {
             if (ids.empty() || comma) {
-                throw Error(Code::usage, "--ids: a number is missing before the comma at character " +
-                                             std::to_string(at + 1), kNext);
+                throw Error(Code::usage,
+                            "--ids: a number is missing before the comma at character " + std::to_string(at + 1),
+                            kNext);
             }
             comma = true;
             ++at;
@@ -127,8 +129,9 @@ inline Ids read_prompt(const Options& options, const std::optional<text::Tokeniz
         }
     }
     if (ids.empty()) {
-        throw Error(Code::usage, std::string(source) + ": the prompt is empty",
-                    options.prompt_kind == PromptKind::ids ? "give at least one token id" : "give at least one character");
+        throw Error(
+            Code::usage, std::string(source) + ": the prompt is empty",
+            options.prompt_kind == PromptKind::ids ? "give at least one token id" : "give at least one character");
     }
     return ids;
 }

@@ -92,8 +92,8 @@ class Report final : public Watcher {
         const auto rate = [](const char* label, std::size_t tokens, double seconds) {
             if (tokens == 0) return;
             const double each = seconds / static_cast<double>(tokens);
-            std::fprintf(stderr, "%-9s%zu tokens in %.3f s, %.4f s/token, %.2f tokens/s\n", label, tokens, seconds, each,
-                         each > 0 ? 1 / each : 0.0);
+            std::fprintf(stderr, "%-9s%zu tokens in %.3f s, %.4f s/token, %.2f tokens/s\n", label, tokens, seconds,
+                         each, each > 0 ? 1 / each : 0.0);
         };
         rate("prefill", outcome.steps_fed > 0 ? prompt : 0, outcome.prefill_seconds);
         // The first token comes out of the prefill, so decode is one token shorter than the text.
@@ -117,7 +117,8 @@ class Report final : public Watcher {
     using Clock = std::chrono::steady_clock;
 
     static bool same_place() {
-        struct stat out{}, err{};
+        struct stat out {
+        }, err{};
         return ::fstat(STDOUT_FILENO, &out) == 0 && ::fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
                out.st_ino == err.st_ino;
     }

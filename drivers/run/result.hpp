@@ -57,9 +57,9 @@ inline OrderedJson config_json(const model::Config& c) {
 }
 
 inline OrderedJson plan_json(const engine::Plan& p) {
-    return {{"weights_bytes", p.weights},   {"experts_bytes", p.experts},     {"state_bytes", p.state},
-            {"workspace_bytes", p.workspace}, {"index_bytes", p.index},       {"total_bytes", p.total()},
-            {"available_bytes", p.available}, {"limited_by", p.limited_by},   {"positions", p.positions},
+    return {{"weights_bytes", p.weights},      {"experts_bytes", p.experts}, {"state_bytes", p.state},
+            {"workspace_bytes", p.workspace},  {"index_bytes", p.index},     {"total_bytes", p.total()},
+            {"available_bytes", p.available},  {"limited_by", p.limited_by}, {"positions", p.positions},
             {"prefill_chunk", p.prefill_chunk}};
 }
 

@@ -23,6 +23,7 @@ class Arena {
         return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
     }
     K3_INLINE std::size_t used() const noexcept { return used_; }
+    K3_INLINE std::size_t capacity() const noexcept { return capacity_; }
     K3_INLINE bool overflowed() const noexcept { return base_ != nullptr && used_ > capacity_; }
 
   private:
@@ -38,6 +39,9 @@ struct Exec {
     std::size_t local_bytes = 0;  // per thread, a multiple of 64
     std::byte* shared = nullptr;  // read by all threads between two parallel steps, 64-byte aligned
     std::size_t shared_bytes = 0;
+    // Fewer multiply-adds than this are not worth waking another thread for (a region costs about a microsecond, far
+    // more when another process holds the core). 0 splits everything; no value moves a bit.
+    std::size_t least_work = 32768;
 
     K3_INLINE Arena local_of(unsigned thread) const noexcept { return {local + thread * local_bytes, local_bytes}; }
     K3_INLINE Arena shared_arena() const noexcept { return {shared, shared_bytes}; }

@@ -28,14 +28,19 @@ K3_INLINE void guarded_call(Body& body, std::size_t begin, std::size_t end, unsi
 
 /// Runs body(begin, end, thread) over [0, n) cut into at most exec.threads contiguous parts.
 ///
+/// `work` is the number of multiply-adds (or the like) of one item: parts of less than exec.least_work are not made.
 /// Numerics  every part runs under the contract's environment, the caller's part included; the caller's is restored.
 /// Requires  body is noexcept and writes only what its range owns. Inside another parallel region one thread runs all.
 /// Threads   safe from several threads at once, each with its own Exec.
 template <class Body>
-K3_INLINE void parallel(const Exec& exec, std::size_t n, Body&& body) noexcept {
+K3_INLINE void parallel(const Exec& exec, std::size_t n, std::size_t work, Body&& body) noexcept {
     if (n == 0) return;
 #if defined(_OPENMP)
-    const std::size_t parts = exec.threads < n ? exec.threads : n;
+    std::size_t parts = exec.threads < n ? exec.threads : n;
+    if (exec.least_work != 0) {
+        const std::size_t worth = n * work / exec.least_work;
+        parts = parts < worth ? parts : worth;
+    }
     if (parts > 1) {
 #pragma omp parallel num_threads(static_cast<int>(parts)) default(none) shared(body, n)
         {
@@ -49,6 +54,7 @@ K3_INLINE void parallel(const Exec& exec, std::size_t n, Body&& body) noexcept {
     }
 #else
     static_cast<void>(exec);
+    static_cast<void>(work);
 #endif
     detail::guarded_call(body, 0, n, 0);
 }

@@ -1,7 +1,8 @@
 #ifndef K3_ENGINE_SESSION_HPP
 #define K3_ENGINE_SESSION_HPP
 // One model, one sequence: open a checkpoint, plan its memory, load it, feed tokens, get logits. Errors leave as
-// k3::Error; a step that fails leaves the sequence as it was.
+// k3::Error; a step that fails leaves the
+// sequence as it was before that step.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -26,6 +27,7 @@ struct Options {
     ArchName arch = ArchName::scalar;
     unsigned threads = 1;
     std::size_t prefill_chunk = 0;  // 0: up to 512, as memory allows
+    std::size_t least_work = core::Exec{}.least_work;  // see core::Exec; tests set 0 to split everything
 };
 
 /// What a run will hold, in bytes, before it holds it.
@@ -90,7 +92,7 @@ class Session {
         local_ = core::Buffer(options_.threads * step.local);
         shared_ = core::Buffer(step.shared);
         workspace_ = core::Buffer(step.workspace);
-        exec_ = {options_.threads, local_.data(), step.local, shared_.data(), step.shared};
+        exec_ = {options_.threads, local_.data(), step.local, shared_.data(), step.shared, options_.least_work};
         logits_.assign(parts_->config.shape.vocab, 0.0F);
         chunk_ = plan.prefill_chunk;
         positions_ = positions;
@@ -108,7 +110,8 @@ class Session {
         state_ = std::make_unique<model::State>(parts_->bound.view());
     }
 
-    /// Feeds ids after what the state holds; the logits of the last one, valid until the next call.
+    /// Feeds ids after what the state holds; the logits of the last one, valid until the next call. If a chunk fails, the
+    /// chunks before it stay (position() tells).
     /// Errors: Code::usage (an id out of range), plan (more positions than load() was given), numeric, expert, read.
     std::span<const float> feed(std::span<const std::int32_t> ids, const FeedProgress& progress = {}) {
         check_ids(ids);

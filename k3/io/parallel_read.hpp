@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct ReadJob {
 };
 
 /// Runs every job; big ones are cut into pieces so that all threads stay busy. `progress(done, total)` in bytes is called
-/// from the calling thread. Errors: the first failed read (Code::read), after all threads have stopped.
+/// from the calling thread; what it throws stops the reading. Errors: the first failure (a read's is Code::read), after
+/// all threads have stopped.
 inline void parallel_read(std::span<const ReadJob> jobs, unsigned threads,
                           const std::function<void(std::uint64_t, std::uint64_t)>& progress = {}) {
     constexpr std::size_t kPiece = std::size_t{8} << 20;
@@ -39,21 +41,24 @@ inline void parallel_read(std::span<const ReadJob> jobs, unsigned threads,
     std::atomic<bool> failed{false};
     std::exception_ptr error;
     std::mutex error_mutex;
-    const auto work = [&](bool reports) {
-        for (std::size_t i = next++; i < pieces.size() && !failed; i = next++) {
-            try {
+    const auto work = [&](bool reports) noexcept {
+        try {
+            for (std::size_t i = next++; i < pieces.size() && !failed; i = next++) {
                 pieces[i].file->read(pieces[i].offset, pieces[i].out);
-            } catch (...) {
-                const std::lock_guard lock(error_mutex);
-                if (!failed.exchange(true)) error = std::current_exception();
-                return;
+                const std::uint64_t now = done += pieces[i].out.size();
+                if (reports && progress) progress(now, total);
             }
-            const std::uint64_t now = done += pieces[i].out.size();
-            if (reports && progress) progress(now, total);
+        } catch (...) {
+            const std::lock_guard lock(error_mutex);
+            if (!failed.exchange(true)) error = std::current_exception();
         }
     };
     std::vector<std::thread> helpers;
-    for (unsigned i = 1; i < threads && i < pieces.size(); ++i) helpers.emplace_back(work, false);
+    try {
+        for (unsigned i = 1; i < threads && i < pieces.size(); ++i) helpers.emplace_back(work, false);
+    } catch (const std::system_error&) {
+        // The system gives no more threads: those that are there do the work.
+    }
     work(true);
     for (std::thread& helper : helpers) helper.join();
     if (error) std::rethrow_exception(error);

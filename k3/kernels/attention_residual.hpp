@@ -12,7 +12,7 @@ namespace k3::kernels::inline K3_TARGET {
 /// Shapes    sources[s]: [D]; fold: [D], norm_i * proj_i; out: [D]; scratch: [count] floats.
 /// Numerics  inv_s as in rmsnorm; key_i = v_i * inv_s in f32; score = dot (RN32 of the eight-lane sum); e = exp(score - m);
 ///           z = f64 sum of e, s ascending; p_s = RN32(e_s / z); out_i in f32 from +0, s ascending. The values are the RAW
-///           sources, only the keys are normalised. One source is returned bit for bit.
+///           sources, only the keys are normalised. One source is returned as it is (but -0 becomes +0).
 /// Requires  count >= 1; out overlaps no source.
 template <simd::Arch A>
 void attention_residual(const float* const* sources, std::size_t count, const float* fold, std::size_t n, double eps,

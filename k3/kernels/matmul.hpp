@@ -29,7 +29,7 @@ void matmul(const core::Exec& exec, const formats::Packed<F>& w, core::MatView<c
             core::MatView<Out> y) noexcept {
     if (x.rows <= detail::kFewTokens<A>) {
         if (x.rows == 0) return;
-        core::parallel(exec, w.rows, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+        core::parallel(exec, w.rows, w.cols * x.rows, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
             detail::few<F, A>(w, begin, end, x, y);
         });
         return;
@@ -38,11 +38,11 @@ void matmul(const core::Exec& exec, const formats::Packed<F>& w, core::MatView<c
         const std::size_t tokens = x.rows - first < detail::kTokenTile ? x.rows - first : detail::kTokenTile;
         const std::size_t padded = detail::padded_tokens(tokens);
         double* const pack = exec.shared_arena().take<double>(detail::pack_size(tokens, w.cols));
-        core::parallel(exec, padded, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+        core::parallel(exec, padded, w.cols, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
             for (std::size_t t = begin; t < end; ++t)
                 detail::pack_token<A>(t < tokens ? x.row(first + t) : nullptr, w.cols, t, padded, pack);
         });
-        core::parallel(exec, w.rows, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+        core::parallel(exec, w.rows, w.cols * tokens, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
             detail::many<F, A>(w, begin, end, pack, tokens, y.row_range(first, tokens), exec.local_of(thread));
         });
     }

@@ -120,7 +120,7 @@ template <simd::Arch A>
 
     for (std::size_t s = 0; s < segment_count; ++s) {
         const SegmentRows& rows = segments[s];
-        core::parallel(context.exec, width, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+        core::parallel(context.exec, width, 3 * rows.tokens * (shape.taps + 32), [&](std::size_t begin, std::size_t end, unsigned) noexcept {
             for (std::size_t i = 0; i < 3; ++i) {
                 const auto in = view(b.in[i], width).row_range(rows.first, rows.tokens);
                 kernels::short_conv<A>(in, w.conv[i], shape.taps, rows.kda.conv[i], begin, end,
@@ -133,7 +133,7 @@ template <simd::Arch A>
                 }
             }
         });
-        core::parallel(context.exec, shape.heads, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+        core::parallel(context.exec, shape.heads, rows.tokens * shape.dim * (4 * shape.dim + 64), [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
             for (std::size_t head = begin; head < end; ++head)
                 detail::kda_head<A>(shape, w, rows, b, head, context.exec.local_of(thread));
         });
@@ -146,7 +146,7 @@ template <simd::Arch A>
 void kda_commit(const core::Exec& exec, const KdaShape& shape, const KdaState& state, const KdaLog& log,
                 std::size_t tokens) noexcept {
     const std::size_t dim = shape.dim, width = shape.width();
-    core::parallel(exec, shape.heads, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+    core::parallel(exec, shape.heads, tokens * 4 * shape.dim * shape.dim, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
         core::Arena scratch = exec.local_of(thread);
         float* const unused = scratch.take<float>(dim);
         for (std::size_t head = begin; head < end; ++head) {

@@ -57,7 +57,7 @@ void append_latents(const core::Exec& exec, const MlaShape& s, const MlaWeights&
                     const float* kv) noexcept {
     const kernels::LatentCache cache = cache_of(s, rows.latent);
     const std::size_t latent = kernels::LatentCache::pad(s.kv_lora);
-    core::parallel(exec, rows.tokens, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(exec, rows.tokens, 2 * s.kv_lora, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         for (std::size_t t = begin; t < end; ++t) {
             const float* in = kv + (rows.first + t) * (s.kv_lora + s.rope);
             float* out = cache.row(rows.latent.length + t);
@@ -74,7 +74,7 @@ void attend(const core::Exec& exec, const MlaShape& s, const formats::Packed<F>&
             const MlaBuffers& b, std::size_t begin, std::size_t end) noexcept {
     const std::size_t tokens = end - begin, first = rows.first + begin, latents = s.heads * s.kv_lora;
     const std::size_t head_rows = s.nope + s.value, q_width = s.heads * s.qk_head();
-    core::parallel(exec, s.heads, [&](std::size_t h0, std::size_t h1, unsigned) noexcept {
+    core::parallel(exec, s.heads, tokens * s.nope * s.kv_lora, [&](std::size_t h0, std::size_t h1, unsigned) noexcept {
         for (std::size_t h = h0; h < h1; ++h) {
             const core::MatView<const float> q(b.q + first * q_width + h * s.qk_head(), tokens, s.nope, q_width);
             kernels::column_dot<F, A>(kv_b.row_range(h * head_rows, s.nope), q,
@@ -85,7 +85,8 @@ void attend(const core::Exec& exec, const MlaShape& s, const formats::Packed<F>&
     const std::size_t blocks = (s.heads + kBlock - 1) / kBlock;
     const double scale = kernels::inverse_sqrt(static_cast<double>(s.qk_head()));
     const kernels::LatentCache cache = cache_of(s, rows.latent);
-    core::parallel(exec, tokens * blocks, [&](std::size_t from, std::size_t to, unsigned thread) noexcept {
+    const std::size_t pairs = kBlock * (rows.latent.length + end);
+    core::parallel(exec, tokens * blocks, pairs * 2 * s.kv_lora, [&](std::size_t from, std::size_t to, unsigned thread) noexcept {
         for (std::size_t task = from; task < to; ++task) {
             const std::size_t t = task / blocks, h = task % blocks * kBlock;
             const std::size_t heads = s.heads - h < kBlock ? s.heads - h : kBlock;
@@ -95,7 +96,7 @@ void attend(const core::Exec& exec, const MlaShape& s, const formats::Packed<F>&
                                          b.attended + t * latents + h * s.kv_lora, s.kv_lora, exec.local_of(thread));
         }
     });
-    core::parallel(exec, s.heads, [&](std::size_t h0, std::size_t h1, unsigned thread) noexcept {
+    core::parallel(exec, s.heads, tokens * s.value * s.kv_lora, [&](std::size_t h0, std::size_t h1, unsigned thread) noexcept {
         for (std::size_t h = h0; h < h1; ++h) {
             const core::MatView<const float> a(b.attended + h * s.kv_lora, tokens, s.kv_lora, latents);
             const std::size_t o_width = s.heads * s.value;
@@ -137,7 +138,7 @@ template <simd::Arch A>
     const auto view = [tokens](float* data, std::size_t cols) noexcept { return core::MatView<float>(data, tokens, cols); };
 
     if (const core::Fault fault = linear<A>(context, w.q_a, x, view(b.q_a, s.q_lora))) return fault;
-    core::parallel(context.exec, tokens, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(context.exec, tokens, 2 * s.q_lora, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         for (std::size_t t = begin; t < end; ++t)
             kernels::rmsnorm<A>(b.q_a + t * s.q_lora, w.q_a_norm, s.q_lora, s.eps, b.q_a + t * s.q_lora);
     });
@@ -168,7 +169,7 @@ template <simd::Arch A>
     if (w.kv_b.data == nullptr) context.weights->release(w.kv_b, panel);
 
     if (s.output_gate) {
-        core::parallel(context.exec, tokens * o_width, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+        core::parallel(context.exec, tokens * o_width, 32, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
             kernels::sigmoid_gate<A>(b.o + begin, b.gate + begin, end - begin, b.o + begin);
         });
     }

@@ -27,7 +27,7 @@ template <simd::Arch A>
     const core::MatView<float> up(scratch.take<float>(x.rows * width), x.rows, width);
     if (const core::Fault fault = linear<A>(context, w.gate, x, gate)) return fault;
     if (const core::Fault fault = linear<A>(context, w.up, x, up)) return fault;
-    core::parallel(context.exec, x.rows * width, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(context.exec, x.rows * width, 64, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         kernels::situ_glu<A>(gate.data + begin, up.data + begin, end - begin, situ.beta, situ.linear_beta, gate.data + begin);
     });
     return linear<A>(context, w.down, gate, y);

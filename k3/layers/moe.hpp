@@ -76,7 +76,7 @@ template <simd::Arch A>
     const core::MatView<float> latent(b.latent, tokens, s.latent);
     if (const core::Fault fault = linear<A>(context, w.gate, x, {b.logits, tokens, s.experts})) return fault;
     const kernels::RouterRule rule{s.top_k, s.renormalize, s.scale};
-    core::parallel(context.exec, tokens, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+    core::parallel(context.exec, tokens, 32 * s.experts, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
         core::Arena local = context.exec.local_of(thread);
         float* const scores = local.take<float>(s.experts);
         for (std::size_t t = begin; t < end; ++t) {
@@ -96,7 +96,7 @@ template <simd::Arch A>
     const core::MatView<float> outputs(b.outputs, tokens * s.top_k, s.latent);
     context.experts->submit(context.exec, layer, {b.ids, tokens, s.top_k}, latent, outputs, faults, scratch);
 
-    core::parallel(context.exec, tokens, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(context.exec, tokens, s.top_k * s.latent, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         for (std::size_t t = begin; t < end; ++t) {
             float* const acc = latent.row(t);  // the experts have read it: now it holds their sum
             for (std::size_t i = 0; i < s.latent; ++i) acc[i] = 0.0F;
@@ -109,7 +109,7 @@ template <simd::Arch A>
     if (const core::Fault fault = linear<A>(context, w.up, latent, y)) return fault;
     const core::MatView<float> shared(b.shared, tokens, hidden);
     if (const core::Fault fault = mlp<A>(context, w.shared, s.situ, x, shared, scratch)) return fault;
-    core::parallel(context.exec, tokens, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(context.exec, tokens, hidden, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         for (std::size_t t = begin; t < end; ++t) kernels::add<A>(y.row(t), shared.row(t), hidden, y.row(t));
     });
     return {};

@@ -28,8 +28,8 @@ struct Panel {
     std::size_t first = 0, rows = 0;
 };
 
-/// Brings weights that are not resident. One of the two services below the engine that are virtual (rulings: a type-
-/// erased service keeps Forward at one template parameter). Called by one thread at a time, in the order of the layers.
+/// Brings weights that are not resident. One of the two services below the engine that are virtual (a type-erased
+/// service keeps Forward at one template parameter). Called by one thread at a time, in the order of the layers.
 class WeightSource {
   public:
     /// Rows from `first` on: at least one, all that are left if `whole`. Valid until release. False: the read failed.

@@ -11,6 +11,7 @@
 
 #include "k3/checkpoint/tensor_reader.hpp"
 #include "k3/core/buffer.hpp"
+#include "k3/core/parallel.hpp"
 #include "k3/io/parallel_read.hpp"
 #include "k3/model/config_reader.hpp"
 #include "k3/model/model_view.hpp"
@@ -102,7 +103,9 @@ class BoundModel {
     const float* fold(const std::string& norm, const std::string& projection) {
         std::vector<float> values = widened(norm);
         const std::vector<float> proj = widened(projection);
-        for (std::size_t i = 0; i < values.size(); ++i) values[i] = simd::mul(values[i], proj[i]);
+        core::parallel(core::Exec{}, values.size(), 1, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+            for (std::size_t i = begin; i < end; ++i) values[i] = simd::mul(values[i], proj[i]);
+        });
         return keep(std::move(values));
     }
     /// [channels][1][taps] as stored to [taps][channels], so that channels are lanes.

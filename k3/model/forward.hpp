@@ -47,6 +47,10 @@ class Forward {
 
   private:
     struct Buffers;
+    // The bodies of run() and commit(): behind an opaque call, under the contract's floating-point environment.
+    K3_OPAQUE core::Fault run_guarded(const core::Exec& exec, const Services& services, Segment* segments,
+                                      std::size_t count, core::Arena workspace) const noexcept;
+    K3_OPAQUE void commit_guarded(const core::Exec& exec, const StateView& state, std::size_t tokens) const noexcept;
     core::Fault embed(const core::Exec& exec, const Services& services, const Segment* segments, std::size_t count,
                       const Buffers& b) const noexcept;
     void mix(const core::Exec& exec, const Buffers& b, std::size_t blocks, std::size_t tokens, const float* fold) const noexcept;

@@ -2,6 +2,7 @@
 #define K3_MODEL_FORWARD_IMPL_HPP
 // Definitions of Forward. For arch units only: everything here is compiled with the unit's instruction set.
 #include "k3/kernels/attention_residual.hpp"
+#include "k3/core/fp_env.hpp"
 #include "k3/model/forward.hpp"
 #include "k3/simd/canary.hpp"
 
@@ -130,7 +131,7 @@ core::Fault Forward<A>::embed(const core::Exec& exec, const Services& services, 
     if (table.data == nullptr &&
         (services.weights == nullptr || !services.weights->read_rows(table, b.ids, b.tokens, b.packed)))
         return {.code = core::FaultCode::weight_failed};
-    core::parallel(exec, b.tokens, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(exec, b.tokens, hidden, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         for (std::size_t t = begin; t < end; ++t) {
             const std::byte* row = table.data == nullptr ? rows + t * row_bytes
                                                          : table.data + static_cast<std::size_t>(b.ids[t]) * row_bytes;
@@ -154,7 +155,7 @@ template <simd::Arch A>
 void Forward<A>::mix(const core::Exec& exec, const Buffers& b, std::size_t blocks, std::size_t tokens,
                      const float* fold) const noexcept {
     const std::size_t hidden = model_.config.hidden;
-    core::parallel(exec, tokens, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+    core::parallel(exec, tokens, 4 * (blocks + 1) * hidden, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
         core::Arena local = exec.local_of(thread);
         const float** sources = local.take<const float*>(blocks + 1);
         float* scores = local.take<float>(blocks + 1);
@@ -174,7 +175,7 @@ core::Fault Forward<A>::layer(const layers::Context& context, std::size_t index,
     const std::size_t hidden = model_.config.hidden, tokens = b.tokens;
     const core::MatView<float> normed = b.view(b.normed, hidden), out = b.view(b.out, hidden);
     const auto norm = [&](const float* in, const float* weight) noexcept {
-        core::parallel(context.exec, tokens, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+        core::parallel(context.exec, tokens, 2 * hidden, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
             for (std::size_t t = begin; t < end; ++t)
                 kernels::rmsnorm<A>(in + t * hidden, weight, hidden, model_.config.rms_norm_eps, b.normed + t * hidden);
         });
@@ -209,7 +210,7 @@ core::Fault Forward<A>::layer(const layers::Context& context, std::size_t index,
                             ? layers::kda<A>(context, kda_shape(), layer.kda, normed, b.rows, count, out, scratch)
                             : layers::mla<A>(context, mla_shape(), layer.mla, normed, b.rows, count, out, scratch);
     if (fault) return fault;
-    core::parallel(context.exec, tokens * hidden, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(context.exec, tokens * hidden, 1, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         if (boundary) __builtin_memcpy(b.prefix + begin, b.out + begin, (end - begin) * sizeof(float));
         else kernels::add<A>(b.prefix + begin, b.out + begin, end - begin, b.prefix + begin);
     });
@@ -219,7 +220,7 @@ core::Fault Forward<A>::layer(const layers::Context& context, std::size_t index,
     fault = layer.dense ? layers::mlp<A>(context, layer.mlp, moe_shape().situ, normed, out, scratch)
                         : layers::moe<A>(context, index, moe_shape(), layer.moe, normed, out, b.faults, scratch);
     if (fault) return fault;
-    core::parallel(context.exec, tokens * hidden, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(context.exec, tokens * hidden, 1, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         kernels::add<A>(b.prefix + begin, b.out + begin, end - begin, b.prefix + begin);
     });
     return {};
@@ -239,7 +240,7 @@ core::Fault Forward<A>::logits(const layers::Context& context, Segment* segments
         for (std::size_t i = segments[s].wanted; i > 0; --i, ++row)
             __builtin_memcpy(b.final_rows + row * hidden, b.mixed + (at - i) * hidden, hidden * sizeof(float));
     }
-    core::parallel(context.exec, wanted, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(context.exec, wanted, 2 * hidden, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         for (std::size_t t = begin; t < end; ++t)
             kernels::rmsnorm<A>(b.final_rows + t * hidden, model_.final_norm, hidden, model_.config.rms_norm_eps,
                                 b.final_rows + t * hidden);
@@ -258,19 +259,26 @@ core::Fault Forward<A>::logits(const layers::Context& context, Segment* segments
 template <simd::Arch A>
 core::Fault Forward<A>::run(const core::Exec& exec, const Services& services, Segment* segments, std::size_t count,
                             core::Arena workspace) const noexcept {
+    const core::FpGuard guard;
+    return run_guarded(exec, services, segments, count, workspace);
+}
+
+template <simd::Arch A>
+core::Fault Forward<A>::run_guarded(const core::Exec& exec, const Services& services, Segment* segments,
+                                    std::size_t count, core::Arena workspace) const noexcept {
     std::size_t tokens = 0, positions = 0;
     for (std::size_t s = 0; s < count; ++s) {
+        segments[s].fault = {};
         tokens += segments[s].tokens;
         const std::size_t end = segments[s].state.position + segments[s].tokens;
         positions = positions < end ? end : positions;
     }
     if (tokens == 0) return {};
     const StepBytes need = step_bytes(tokens, count, positions);
-    Buffers b(workspace, model_, tokens, count);
-    if (workspace.overflowed() || exec.local_bytes < need.local || exec.shared_bytes < need.shared)
+    if (workspace.capacity() < need.workspace || exec.local_bytes < need.local || exec.shared_bytes < need.shared)
         return {.code = core::FaultCode::scratch_too_small};
+    const Buffers b(workspace, model_, tokens, count);
     for (std::size_t t = 0; t < tokens; ++t) b.faults[t] = {};
-    for (std::size_t s = 0; s < count; ++s) segments[s].fault = {};
 
     const layers::Context context{exec, services.weights, services.experts};
     if (const core::Fault fault = embed(exec, services, segments, count, b)) return fault;
@@ -297,6 +305,12 @@ core::Fault Forward<A>::run(const core::Exec& exec, const Services& services, Se
 
 template <simd::Arch A>
 void Forward<A>::commit(const core::Exec& exec, const StateView& state, std::size_t tokens) const noexcept {
+    const core::FpGuard guard;
+    commit_guarded(exec, state, tokens);
+}
+
+template <simd::Arch A>
+void Forward<A>::commit_guarded(const core::Exec& exec, const StateView& state, std::size_t tokens) const noexcept {
     for (std::size_t i = 0; i < model_.layer_count; ++i) {
         const DecoderLayer& layer = model_.layers[i];
         if (layer.kind == LayerKind::kda && state.log[layer.kind_index].k != nullptr)

@@ -1,7 +1,7 @@
 #ifndef K3_SIMD_CANARY_HPP
 #define K3_SIMD_CANARY_HPP
 // A start-up check of what no macro shows: whether this unit fuses a product with a sum, reassociates, or flushes
-// subnormals. Run once when a Forward is made; a build that fails it must not compute anything.
+// subnormals. Run it before anything is computed (the session does when it loads a model); a build that fails it must not compute anything.
 #include "k3/core/parallel.hpp"
 #include "k3/simd/lanes.hpp"
 
@@ -32,7 +32,7 @@ K3_INLINE bool arithmetic_is_exact() noexcept {
         store<A>(lane, mul(broadcast<f32x8, A>(tiny), broadcast<f32x8, A>(half)));
         for (const float value : lane) exact = exact && value == 0x1p-127F;
     };
-    core::parallel(core::Exec{}, 1, check);
+    core::parallel(core::Exec{}, 1, 1, check);
     return exact;
 }
 

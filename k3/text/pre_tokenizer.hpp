@@ -1,6 +1,6 @@
 #ifndef K3_TEXT_PRE_TOKENIZER_HPP
 #define K3_TEXT_PRE_TOKENIZER_HPP
-// Cuts text into the pieces that BPE works on, with the released pattern (spec, section 5.2) run by PCRE2.
+// Cuts text into the pieces that BPE works on, with the released pattern (docs/FORMATS.md) run by PCRE2.
 //
 // The released pattern is written for another engine (fancy-regex). What changes for PCRE2, and why:
 //   [X&&[^\p{Han}]]  PCRE2 10.42 has no class intersection. "X minus Han" is the complement of "not X, or Han", and the

@@ -522,7 +522,7 @@ def checkpoints_that_are_damaged():
         return lambda model: open(os.path.join(model, shard), "wb").write(data)
     size = os.path.getsize(os.path.join(source, shard))
     case([shard, str(size), str(size - 100)], lambda model: os.truncate(os.path.join(model, shard), size - 100))
-    case([shard, "version https://git-lfs"[:3]],
+    case([shard, "Git LFS pointer"],
          write(b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 1\n"))
     case([shard], write(b"<!DOCTYPE html><html><body>Not found</body></html>\n"))
     case([shard], write(b""))
@@ -557,19 +557,19 @@ def a_nan_is_never_chosen():
 def runs_that_do_not_fit():
     usage(["2001 positions", "1024"], "--ids", "5,6", "--gen", 2000)
     model = golden("B")[0]
-    limit = 1 << 30
+    limit = 1 << 29
 
     def small():
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     code, _, err = k3(model, "--ids", 5, "--gen", 1, "--quiet", "--out", "/dev/null", preexec_fn=small)
     if code != 0:
-        raise Skip(f"this build cannot run in 1 GiB of address space: {err.strip()}")
-    # 300,000 bytes would do for the prompt's file; its state would take 2^30.
+        raise Skip(f"this build cannot run in 512 MiB of address space: {err.strip()}")
+    # 544 bytes a position
     refused(2, ["1000000 positions need", "bytes", "there are", "positions fit"], model, "--ids", 5, "--gen", 1000000,
             "--threads", 1, preexec_fn=small)
     path = os.path.join(HOME, "long")
     with open(path, "w") as file:
-        file.write("the other thing " * 60000)
+        file.write("the other thing " * 120000)
     refused(2, ["positions need", "there are", "positions fit"], model, "--prompt-file", path, "--gen", 1, "--threads", 1,
             preexec_fn=small)
 

@@ -80,7 +80,7 @@ class Runner {
         local_ = core::Buffer(threads * need.local);
         shared_ = core::Buffer(need.shared);
         workspace_ = core::Buffer(need.workspace);
-        exec = {threads, local_.data(), need.local, shared_.data(), need.shared};
+        exec = {threads, local_.data(), need.local, shared_.data(), need.shared, 0};  // 0: splits even tiny work
     }
 
     core::Fault run(std::span<model::Segment> segments) {

@@ -92,6 +92,7 @@ engine::Session loaded_session(const std::string& dir, const Setting& s, std::si
     options.arch = s.arch;
     options.threads = s.threads;
     options.prefill_chunk = s.chunk;
+    options.least_work = 0;  // splits even tiny work
     engine::Session session = engine::Session::open(options);
     session.load(positions);
     return session;

@@ -94,7 +94,7 @@ TEST_CASE("kernels/matmul: every arch and thread count gives the plain loops' su
         const std::vector<double> sums = plain_sums(c, w.bytes(), x.view);
         const std::vector<float> floats = rounded(sums);
         for (const KernelTable* table : tables) {
-            CAPTURE(table->name);
+            CAPTURE(std::string(table->name));
             CAPTURE(c.name());
             for (unsigned threads = 1; threads <= 3; ++threads) {
                 CAPTURE(threads);
@@ -120,8 +120,8 @@ TEST_CASE("kernels/matmul: every arch and thread count gives the plain loops' su
 TEST_CASE("kernels/matmul: a token's result does not depend on how many tokens come with it") {
     for (const KernelTable* table : tables_of_this_cpu())
         for (std::size_t f = 0; f < kFormats; ++f) {
-            CAPTURE(table->name);
-            CAPTURE(kFormatNames[f]);
+            CAPTURE(std::string(table->name));
+            CAPTURE(std::string(kFormatNames[f]));
             const std::size_t rows = 29, cols = 289, tokens = 130;
             const Weights w(static_cast<Format>(f), rows, cols, Kind::wide, 3);
             const Floats x(tokens * cols, Kind::wide, 4);
@@ -190,7 +190,7 @@ TEST_CASE("kernels/matmul: trap 45, scale 255 is +0 in every path, never 2^128 o
     w.scales()[2] = std::byte{254};
     for (const KernelTable* table : tables_of_this_cpu())
         for (const std::size_t tokens : {1U, 2U, 5U}) {
-            CAPTURE(table->name);
+            CAPTURE(std::string(table->name));
             CAPTURE(tokens);
             const Run run(1, table->matmul_scratch(cols));
             const auto first = [&](std::size_t begin, float x0) {  // x0 at column `begin`, zero elsewhere
@@ -218,7 +218,7 @@ TEST_CASE("kernels/matmul: a NaN or infinite activation against a dead group is 
         for (const KernelTable* table : tables_of_this_cpu())
             for (const std::size_t tokens : {1U, 2U, 4U, 5U})
                 for (const float odd : {kNaN, kInf, -kInf}) {
-                    CAPTURE(table->name);
+                    CAPTURE(std::string(table->name));
                     CAPTURE(cols);
                     const Run run(1, table->matmul_scratch(cols));
                     Floats x(tokens * cols, 0);
@@ -243,7 +243,7 @@ TEST_CASE("kernels/matmul: trap 44 and 46, byte 0x10 is columns 0, 0.5, and a sc
     }
     for (const KernelTable* table : tables_of_this_cpu())
         for (const std::size_t tokens : {1U, 65U}) {
-            CAPTURE(table->name);
+            CAPTURE(std::string(table->name));
             const Run run(1, table->matmul_scratch(cols));
             for (std::size_t at = 0; at < cols; ++at) {
                 Floats x(tokens * cols, 0);
@@ -309,7 +309,7 @@ TEST_CASE("kernels/dot: every arch gives the plain loop's dot64, every length an
                 const Floats x(n, kind, n + 1, shift), y(n, kind, n + 2, (3 * shift) % 8);
                 const double want = twin::dot64(x, y, n);
                 for (const KernelTable* table : tables_of_this_cpu()) {
-                    CAPTURE(table->name);
+                    CAPTURE(std::string(table->name));
                     CAPTURE(n);
                     REQUIRE(same(table->dot64(x, y, n), want));
                 }
@@ -331,7 +331,7 @@ TEST_CASE("kernels/column_dot: every arch gives the plain loop's columns, rows a
                     for (std::size_t c = 0; c < cols; ++c)
                         want[t * (cols + 1) + c] = twin::column_dot(format, w.bytes(), c, x + t * (rows + 1));
                 for (const KernelTable* table : tables) {
-                    CAPTURE(table->name);
+                    CAPTURE(std::string(table->name));
                     CAPTURE(rows);
                     CAPTURE(cols);
                     CAPTURE(tokens);

@@ -136,7 +136,7 @@ class Weights {
 class Bench {
   public:
     explicit Bench(unsigned threads, std::size_t arena_bytes = 0) : local_(threads * kLocal), shared_(kShared), arena_bytes_(arena_bytes), arena_(arena_bytes + kGuard) {
-        exec = {threads, local_.data(), kLocal, shared_.data(), kShared};
+        exec = {threads, local_.data(), kLocal, shared_.data(), kShared, 0};  // 0: splits even tiny work
         std::memset(arena_.data() + arena_bytes, 0x5a, kGuard);
     }
     core::Arena arena() const { return {arena_.data(), arena_bytes_}; }

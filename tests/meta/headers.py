@@ -2,7 +2,7 @@
 """Every header compiles alone, and included twice, with g++ and clang++, without a warning.
 
 One compilation covers "alone" and "twice". Headers of core, simd, formats, kernels and layers are compiled with
--fno-exceptions (core/error.hpp, which is the exception, apart), the others with exceptions. A header named
+-fno-exceptions (core/error.hpp, which is the exception, and core/buffer.hpp, which throws it, apart), the others with exceptions. A header named
 *_<arch>.hpp is compiled with that arch's flags, kernels.hpp with each of them; what is for aarch64 goes to the cross
 compiler if there is one."""
 import concurrent.futures
@@ -57,7 +57,7 @@ def main():
             continue
         extra = list(checks.ARCH_FLAGS[arch]) if arch else []
         light = checks.folder_of(header) in checks.KERNEL_FOLDERS or header == "k3/kernels.hpp"
-        if light and header != "k3/core/error.hpp":
+        if light and header not in ("k3/core/error.hpp", "k3/core/buffer.hpp"):
             extra.append("-fno-exceptions")
         variants = [("", extra)]
         if header == "k3/kernels.hpp":

@@ -103,7 +103,7 @@ TEST_CASE("model/bound_model: plain bf16 and f32 experts equal the mxfp4 ones th
         if (ends_with(t.name, ".weight_packed"))
             for (char& c : t.data) c = static_cast<char>((static_cast<unsigned char>(c) << 4) | (static_cast<unsigned char>(c) >> 4));
     for (const ArchName arch : engine::arches_of_this_cpu()) {
-        CAPTURE(engine::name(arch));
+        INFO("arch ", std::string(engine::name(arch)));
         const Floats want = logits_of(packed, arch);
         REQUIRE(all_finite(want));
         CHECK(same_bits(logits_of(bf16, arch), want));

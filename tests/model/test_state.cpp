@@ -37,7 +37,7 @@ Floats next_steps(Sequence& sequence, Runner& runner) {
 TEST_CASE("model/state: a step of n tokens committed for its first m equals feeding m tokens, bit for bit, all m <= n <= 8") {
     const Ids prompt = some_ids(11, golden_b().vocab(), 1), draft = some_ids(State::kLogTokens, golden_b().vocab(), 2);
     for (const ArchName arch : engine::arches_of_this_cpu()) {
-        CAPTURE(engine::name(arch));
+        INFO("arch ", std::string(engine::name(arch)));
         Runner runner(golden_b(), arch, 2);
         for (std::size_t m = 0; m <= State::kLogTokens; ++m) {
             Sequence want(runner);
@@ -121,7 +121,7 @@ TEST_CASE("model/state: an abandon after a later short step does not bring an ol
 
 TEST_CASE("model/state: positions 255, 256, 257 and a step over a page border give the bits of any other cut") {
     for (const ArchName arch : engine::arches_of_this_cpu()) {
-        CAPTURE(engine::name(arch));
+        INFO("arch ", std::string(engine::name(arch)));
         Runner runner(golden_f(), arch, 2, 2 * kPage + 10);
         const Ids ids = some_ids(2 * kPage + 6, runner.vocab(), 4);
         Sequence whole(runner);  // every border inside one step

@@ -3,7 +3,7 @@
 // Rounding budgets: exact values with a bound of what a conforming engine may differ from them.
 //
 // Every kernel of the oracle exists twice under one name: on `Mat` it is the formula in float64, on `Bounded` it is the
-// same value plus a budget b with  |engine - exact| <= b,  derived from the engine's contract (design/numerics.md):
+// same value plus a budget b with  |engine - exact| <= b,  derived from the engine's contract (docs/NUMERICS.md):
 //   u  = 2^-24   one rounding to binary32: RN32(v) = v (1 + d) with |d| <= u, or |RN32(v) - v| <= kTiny where v is
 //   subnormal; u64 = 2^-53  one rounding to binary64; the oracle's own roundings are charged too (hence 2 n u64 where n
 //   adds are made).

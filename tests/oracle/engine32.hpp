@@ -1,6 +1,6 @@
 #ifndef K3_TESTS_ORACLE_ENGINE32_HPP
 #define K3_TESTS_ORACLE_ENGINE32_HPP
-// A plain stand-in for the engine: binary32 arithmetic written from design/numerics.md, order by order, with std::
+// A plain stand-in for the engine: binary32 arithmetic written from docs/NUMERICS.md, order by order, with std::
 // functions rounded once. It exists to test the oracle's budgets without including anything of k3/. Matrices hold
 // binary32 values as double. SiTU with 4 and 25. Compile with -ffp-contract=off (or for a target without fused
 // multiply-add).

@@ -1,4 +1,4 @@
-// The budgets against engine32.hpp, binary32 arithmetic written from design/numerics.md. Each must hold (ratio <= 1)
+// The budgets against engine32.hpp, binary32 arithmetic written from docs/NUMERICS.md. Each must hold (ratio <= 1)
 // and must not be vacuous (the worst ratio seen is above a stated floor).
 #include <random>
 

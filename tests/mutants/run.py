@@ -1,0 +1,426 @@
+#!/usr/bin/env python3
+"""Puts the wrong variants of mutants.py into a scratch copy of the sources, one at a time, and runs the tests that
+should notice. By hand, not in CI:
+
+    tests/mutants/run.py                  all of them
+    tests/mutants/run.py --only kda-tap-order --only bf16-high-half
+    tests/mutants/run.py --resume         those without a result since the entry or its tests changed
+    tests/mutants/run.py --check          only whether every old text is still there, once
+    tests/mutants/run.py --markdown FILE  also writes the table of results
+
+Prints `killed  ID  trap N  by "TEST CASE"` or `SURVIVED`, then `N killed, N survived, N not applicable`. Exits 1 if a
+mutant survived, if an old text no longer matches, if a mutant does not compile, or if a test fails without a mutant.
+
+The copy is built for the scalar arch alone, at -O1: the wide arches are cut out of the copy, so a mutant cannot be
+noticed merely because they still have the right code. Every tests/FOLDER/test_NAME.cpp becomes a program of its own.
+A mutant below the seam (kernels, layers, forward) first gets only its arch units rebuilt, linked before the rest; if
+it survives that, everything that includes the file is rebuilt too before it counts as a survivor.
+
+Needs g++, xsimd, simdjson, nlohmann-json, PCRE2, Eigen and doctest from the system, as tests/run installs them.
+"""
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import mutants as table  # noqa: E402
+
+MAIN = "tests/support/main.cpp"
+# A unit is linked into a program if the program's objects include the header.
+ARCH_UNITS = {"tests/support/kernel_table.hpp": "tests/support/arch_scalar.cpp",
+              "tests/layers/table.hpp": "tests/layers/arch_scalar.cpp",
+              "k3/model/forward.hpp": "drivers/arch_scalar.cpp"}
+BELOW_THE_SEAM = ("k3/core/", "k3/simd/", "k3/formats/", "k3/kernels/", "k3/layers/", "k3/model/forward_impl.hpp")
+COPIED = ("k3", "drivers", "tests")
+TIMEOUT = 900  # seconds of one program; what takes longer hangs, and that is noticed too
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def scalar_only(path, text):
+    """Cuts the wide arches out of the lists of arches."""
+    if path == "k3/engine/arches.hpp" or (path.startswith("tests/") and re.search(r"push_back\(&k?\w+_(avx2|neon)\)", text)):
+        text = text.replace("#if defined(__x86_64__)", "#if 0").replace("#elif defined(__aarch64__)", "#elif 0")
+    return text
+
+
+class Failure(Exception):
+    """A program or the compiler said no; the text says which."""
+
+
+class Tree:
+    """The scratch copy, its objects and programs."""
+
+    def __init__(self, source, work):
+        self.source, self.work = source, work
+        self.root = os.path.join(work, "tree")
+        self.mutated = {}  # path -> text, while a mutant is in place
+        self.stamps = {}
+        self.flags = ["-std=c++20", "-O1", "-fopenmp", "-ffp-contract=off", "-DNDEBUG", "-w", "-DEIGEN_DONT_VECTORIZE",
+                      f'-DK3_SOURCE_DIR="{self.root}"', f'-DK3_TEST_DATA="{self.root}/tests"',
+                      f"-I{self.root}", f"-I{self.root}/tests"] + self.packages("--cflags")
+        self.libraries = self.packages("--libs") + ["-pthread"]
+        self.compiler = os.environ.get("CXX", "g++")
+        self.sync()
+
+    @staticmethod
+    def packages(what):
+        names = ["simdjson", "nlohmann_json", "libpcre2-8", "eigen3"] + (["xsimd"] if what == "--cflags" else [])
+        return subprocess.run(["pkg-config", what] + names, check=True, capture_output=True, text=True).stdout.split()
+
+    def sync(self):
+        """Brings the copy up to date; a file whose text is the same keeps its time."""
+        seen = set()
+        for top in COPIED:
+            for folder, folders, names in os.walk(os.path.join(self.source, top)):
+                folders[:] = [name for name in folders if name not in ("__pycache__", "meta")]
+                for name in names:
+                    path = os.path.relpath(os.path.join(folder, name), self.source)
+                    seen.add(path)
+                    self.copy(path)
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = os.path.relpath(os.path.join(folder, name), self.root)
+                if path not in seen:
+                    os.remove(os.path.join(self.root, path))
+
+    def copy(self, path):
+        old, new = os.path.join(self.root, path), os.path.join(self.source, path)
+        if path.endswith((".hpp", ".cpp")):
+            text = scalar_only(path, read(new))
+            if not os.path.exists(old) or read(old) != text:
+                write(old, text)
+        elif not os.path.exists(old) or os.path.getmtime(old) < os.path.getmtime(new):
+            os.makedirs(os.path.dirname(old), exist_ok=True)
+            shutil.copyfile(new, old)
+
+    # --- mutants in and out
+
+    def apply(self, mutant):
+        for path, before, after in mutant.edits:
+            full = os.path.join(self.root, path)
+            text = read(full)
+            if text.count(before) != 1:
+                self.restore()
+                raise Failure(f"the old text occurs {text.count(before)} times in {path}, not once")
+            self.mutated.setdefault(path, (text, os.stat(full)))
+            write(full, text.replace(before, after))
+
+    def restore(self):
+        for path, (text, stat) in self.mutated.items():
+            full = os.path.join(self.root, path)
+            write(full, text)
+            os.utime(full, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        self.mutated = {}
+
+    # --- objects and programs
+
+    def names_of(self, source, variant):
+        stem = os.path.join(self.work, variant, source.replace("/", "-")[:-len(".cpp")])
+        return stem + ".o", stem + ".d"
+
+    @staticmethod
+    def includes(depfile):
+        """Everything an object depends on, as paths."""
+        text = read(depfile).replace("\\\n", " ")
+        return text.split(":", 1)[1].split()
+
+    def is_fresh(self, obj, dep):
+        if not os.path.exists(obj) or not os.path.exists(dep):
+            return False
+        time_made = os.stat(obj).st_mtime_ns
+        for path in self.includes(dep):
+            if path not in self.stamps or path.startswith(self.root):
+                self.stamps[path] = os.stat(path).st_mtime_ns if os.path.exists(path) else sys.maxsize
+            if self.stamps[path] > time_made:
+                return False
+        return True
+
+    def compile(self, source, variant, extra):
+        obj, dep = self.names_of(source, variant)
+        os.makedirs(os.path.dirname(obj), exist_ok=True)
+        command = [self.compiler, *self.flags, *extra, "-MD", "-MF", dep, "-c", os.path.join(self.root, source), "-o", obj]
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode != 0:
+            if os.path.exists(obj):
+                os.remove(obj)
+            lines = [line for line in run.stderr.split("\n") if "error" in line] or ["no message"]
+            raise Failure(f"{source} does not compile: {lines[0][-200:]}")
+        return obj
+
+    def base(self, source):
+        """The object without mutants; brought up to date when first needed, which prepare() does before a mutant."""
+        obj, dep = self.names_of(source, "base")
+        if not self.mutated and not self.is_fresh(obj, dep):
+            self.compile(source, "base", [])
+        return obj
+
+    def sources_of(self, unit):
+        """The program's sources: the test, then the arch units it needs."""
+        main = [MAIN] if re.search(r"DOCTEST_CONFIG_IMPLEMENT", read(os.path.join(self.root, unit))) is None else []
+        self.base(unit)
+        included = {os.path.relpath(path, self.root) for path in self.includes(self.names_of(unit, "base")[1])}
+        archs = [arch for header, arch in ARCH_UNITS.items()
+                 if header in included and os.path.exists(os.path.join(self.root, arch))]
+        return archs, [unit] + main
+
+    def prepare(self, unit):
+        archs, rest = self.sources_of(unit)
+        for source in archs + rest:
+            self.base(source)
+
+    def touched(self, source):
+        dep = self.names_of(source, "base")[1]
+        included = {os.path.relpath(path, self.root) for path in self.includes(dep)}
+        return any(path in included for path in self.mutated)
+
+    def link(self, unit, program, objects):
+        command = [self.compiler, *objects, "-o", program, "-fopenmp", *self.libraries]
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode != 0:
+            raise Failure(f"{unit} does not link: {run.stderr.strip().split(chr(10))[-2:]}")
+
+    def program(self, unit, variant, extra=(), whole=False, built=None):
+        """The path of a test program. `variant` names its folder; with a mutant in place what it touches is rebuilt:
+        arch units, and with `whole` everything. `built` remembers what this variant already has."""
+        built = {} if built is None else built
+        archs, rest = self.sources_of(unit)
+        objects = []
+        for source in archs + rest:
+            is_arch = source in archs
+            if (self.mutated and self.touched(source) and (whole or is_arch)) or (extra and is_arch):
+                if source not in built:
+                    built[source] = self.compile(source, variant, list(extra) if is_arch else [])
+                objects.append(built[source])
+            else:
+                objects.append(self.base(source))
+        program = os.path.join(self.work, variant, unit.replace("/", "-")[:-len(".cpp")])
+        os.makedirs(os.path.dirname(program), exist_ok=True)
+        if variant != "base" or not os.path.exists(program) or any(
+                os.stat(obj).st_mtime_ns > os.stat(program).st_mtime_ns for obj in objects):
+            self.link(unit, program, objects)
+        return program, any(obj in built.values() for obj in objects)
+
+
+def launch(command):
+    environment = dict(os.environ, OMP_WAIT_POLICY="passive")
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, env=environment)
+
+
+def run_cases(program, names=None):
+    """Runs a program until its first failure. The name of the case that failed, or None."""
+    filters = []
+    if names is not None:
+        filters = ["-tc=" + ",".join(name.replace(",", "?").replace("\\", "?") for name in names)]
+    try:
+        run = launch([program, "--no-colors=true", "--abort-after=1", *filters])
+    except subprocess.TimeoutExpired:
+        return f"{os.path.basename(program)} (not over after {TIMEOUT} s)"
+    if run.returncode == 0:
+        return None
+    match = re.search(r"^TEST CASE:\s*(.*)$", run.stdout, re.M)
+    return match.group(1).strip() if match else f"{os.path.basename(program)} (exit code {run.returncode})"
+
+
+def case_names(program):
+    run = launch([program, "--no-colors=true", "--list-test-cases"])
+    return [line for line in run.stdout.split("\n") if line and not line.startswith(("[doctest]", "====="))]
+
+
+def expand(tree, names):
+    """layers -> every tests/layers/test_*.cpp; layers/test_kda -> that one. What is not there yet is left out."""
+    units = []
+    for name in names:
+        folder = os.path.join(tree.root, "tests", name)
+        if os.path.isdir(folder):
+            units += sorted(f"tests/{name}/{file}" for file in os.listdir(folder)
+                            if file.startswith("test_") and file.endswith(".cpp"))
+        elif os.path.exists(folder + ".cpp"):
+            units.append(f"tests/{name}.cpp")
+    return list(dict.fromkeys(units))
+
+
+def about_trap(traps, name):
+    """Whether a test's name mentions one of the traps by number."""
+    for number in traps:
+        if re.search(rf"\btraps? (\d+(, | and |\. |/))*{number}\b", name):
+            return True
+    return False
+
+
+class Runner:
+    def __init__(self, tree, results_path):
+        self.tree, self.results_path = tree, results_path
+        self.results = json.loads(read(results_path)) if os.path.exists(results_path) else {}
+        self.control_cache = {}
+
+    def save(self):
+        write(self.results_path, json.dumps(self.results, indent=1))
+
+    def fingerprint(self, mutant):
+        text = repr((mutant.edits, mutant.tests, mutant.flags, mutant.traps))
+        for unit in expand(self.tree, mutant.tests):
+            text += read(os.path.join(self.tree.root, unit))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def control(self, unit, flags):
+        """The case that fails without a mutant, or None. Remembered across runs for as long as the program is the same."""
+        key = unit + " ".join(flags)
+        if key not in self.control_cache:
+            variant = "base" if not flags else "base" + re.sub(r"\W+", "_", " ".join(flags))
+            program = self.tree.program(unit, variant, flags)[0]
+            with open(program, "rb") as file:
+                digest = hashlib.sha256(file.read()).hexdigest()
+            stored = self.results.get("control " + key)
+            if stored is None or stored["program"] != digest or stored["failed"] is not None:
+                stored = {"program": digest, "failed": run_cases(program)}
+                self.results["control " + key] = stored
+                self.save()
+                if stored["failed"] is not None:
+                    print(f'CONTROL  {unit} fails without a mutant: "{stored["failed"]}"', flush=True)
+            self.control_cache[key] = stored["failed"]
+        return self.control_cache[key]
+
+    def kill(self, mutant, units, whole):
+        """The unit and case that notice the mutant, or None. First the cases whose name has the trap's number."""
+        built, programs = {}, []
+        variant = "mutant"
+        shutil.rmtree(os.path.join(self.tree.work, variant), ignore_errors=True)
+        for unit in units:
+            program, changed = self.tree.program(unit, variant, mutant.flags, whole, built)
+            if not changed:
+                continue
+            programs.append((unit, program))
+            names = [name for name in case_names(program) if about_trap(mutant.traps, name)]
+            if names:
+                failed = run_cases(program, names)
+                if failed:
+                    return unit, failed
+        for unit, program in programs:
+            failed = run_cases(program)
+            if failed:
+                return unit, failed
+        return None
+
+    def run(self, mutant):
+        """(status, text)"""
+        units = []
+        for unit in expand(self.tree, mutant.tests):
+            try:
+                self.tree.prepare(unit)
+                if self.control(unit, list(mutant.flags)) is None:
+                    units.append(unit)
+            except Failure as failure:
+                print(f"CONTROL  {failure}", flush=True)
+        if not units:
+            return "SURVIVED", "no test of this mutant is there, or none passes without it"
+        try:
+            self.tree.apply(mutant)
+            killer = None
+            if all(path.startswith(BELOW_THE_SEAM) for path, _, _ in mutant.edits):
+                killer = self.kill(mutant, units, whole=False)
+            killer = killer or self.kill(mutant, units, whole=True)
+        except Failure as failure:
+            return "ERROR", str(failure)
+        finally:
+            self.tree.restore()
+        return ("killed", killer[1]) if killer else ("SURVIVED", "")
+
+
+def markdown(path, results):
+    lines = ["# Results of the mutants", "",
+             "Written by `tests/mutants/run.py --markdown`. Each row is one wrong variant put into the code by itself, and",
+             "the test case that failed first. Trap numbers are those of [TRAPS](../../docs/TRAPS.md).", ""]
+    killed = sum(1 for m in table.MUTANTS if results.get(m.id, {}).get("status") == "killed")
+    survived = sum(1 for m in table.MUTANTS if results.get(m.id, {}).get("status") == "SURVIVED")
+    lines += [f"{killed} killed, {survived} survived, {len(table.NOT_APPLICABLE)} trap numbers not applicable.", "",
+              "| mutant | trap | file | what is wrong | killed by |", "|---|---|---|---|---|"]
+    for mutant in table.MUTANTS:
+        result = results.get(mutant.id, {"status": "not run", "text": ""})
+        by = result["text"] if result["status"] == "killed" else f"**{result['status']}** {result['text']}"
+        cells = [mutant.id, mutant.trap_text(), mutant.edits[0][0], mutant.wrong, by]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += ["", "## Not applicable", "", "| trap | why |", "|---|---|"]
+    lines += [f"| {number} | {why} |" for number, why in table.NOT_APPLICABLE.items()]
+    write(path, "\n".join(lines) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--source", default=os.path.dirname(os.path.dirname(HERE)))
+    parser.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "k3-mutants"), help="scratch folder, kept")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true", help="only check that the old texts match")
+    parser.add_argument("--only", action="append", metavar="ID")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--markdown", metavar="FILE")
+    args = parser.parse_args()
+    if args.list:
+        for mutant in table.MUTANTS:
+            print(f"{mutant.id}  {mutant.trap_text()}  {', '.join(mutant.tests)}  {mutant.wrong}")
+        return 0
+    known = {mutant.id for mutant in table.MUTANTS}
+    for wanted in args.only or []:
+        if wanted not in known:
+            parser.error(f"there is no mutant {wanted}; see --list")
+
+    tree = Tree(os.path.abspath(args.source), os.path.abspath(args.work))
+    stale = 0
+    for mutant in table.MUTANTS:
+        try:
+            tree.apply(mutant)
+        except Failure as failure:
+            stale += 1
+            print(f"STALE    {mutant.id}: {failure}", flush=True)
+        tree.restore()
+    if args.check:
+        print(f"{len(table.MUTANTS) - stale} of {len(table.MUTANTS)} mutants fit the sources")
+        return 1 if stale else 0
+
+    runner = Runner(tree, os.path.join(tree.work, "results.json"))
+    counts = {"killed": 0, "SURVIVED": 0, "ERROR": 0}
+    for mutant in table.MUTANTS:
+        if args.only and mutant.id not in args.only:
+            continue
+        stored, fingerprint = runner.results.get(mutant.id), runner.fingerprint(mutant)
+        if not (args.resume and stored and stored["status"] == "killed" and stored["fingerprint"] == fingerprint):
+            start = time.monotonic()
+            status, text = runner.run(mutant)
+            stored = {"status": status, "text": text, "fingerprint": fingerprint, "seconds": round(time.monotonic() - start, 1)}
+            runner.results[mutant.id] = stored
+            runner.save()
+        counts[stored["status"]] += 1
+        by = f'by "{stored["text"]}"' if stored["status"] == "killed" else stored["text"]
+        print(f"{stored['status']:<8} {mutant.id}  {mutant.trap_text()}  {by}  ({stored['seconds']} s)", flush=True)
+        if args.markdown:
+            markdown(args.markdown, runner.results)
+    broken = [key for key, value in runner.results.items() if key.startswith("control ") and value["failed"] is not None]
+    if args.markdown:
+        markdown(args.markdown, runner.results)
+    for key in broken:
+        print(f'a test fails without a mutant: {key[len("control "):]}: "{runner.results[key]["failed"]}"')
+    if counts["ERROR"]:
+        print(f"{counts['ERROR']} mutants could not be built")
+    print(f"{counts['killed']} killed, {counts['SURVIVED']} survived, {len(table.NOT_APPLICABLE)} not applicable")
+    return 1 if stale or broken or counts["SURVIVED"] or counts["ERROR"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
