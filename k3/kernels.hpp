@@ -1,7 +1,9 @@
 #ifndef K3_KERNELS_HPP
 #define K3_KERNELS_HPP
-// Ranks 0 to 3 for a host project: views, lanes, weight formats and kernels. Needs xsimd and nothing else; compiles
-// without exceptions; keeps its bits under the host's flags. Layers are in k3/layers/, everything is in k3/k3.hpp.
+// Ranks 0 to 4 for a host project: views, lanes, weight formats, kernels and layers. Needs xsimd and nothing else; compiles
+// without exceptions; keeps its bits under the host's flags. Kernels that take an Exec set the floating-point environment
+// they need; the others run in the caller's: where a host changes the rounding mode or flushes subnormals, call them from
+// the body of core::parallel. Everything is in k3/k3.hpp.
 #include "k3/core/check.hpp"
 #include "k3/core/digest.hpp"
 #include "k3/core/exec.hpp"
@@ -29,4 +31,12 @@
 #include "k3/kernels/norm.hpp"
 #include "k3/kernels/short_conv.hpp"
 #include "k3/kernels/top_k.hpp"
+#include "k3/layers/context.hpp"
+#include "k3/layers/experts.hpp"
+#include "k3/layers/kda.hpp"
+#include "k3/layers/linear.hpp"
+#include "k3/layers/mla.hpp"
+#include "k3/layers/mlp.hpp"
+#include "k3/layers/moe.hpp"
+#include "k3/layers/weight.hpp"
 #endif

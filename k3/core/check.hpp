@@ -2,6 +2,7 @@
 #define K3_CORE_CHECK_HPP
 // Refuses builds whose arithmetic is not IEEE binary32 and binary64 as written (docs/NUMERICS.md, Environment). Flags
 // that leave no macro behind are caught at run time by the canary (simd/canary.hpp).
+#include <bit>
 #include <cfloat>
 
 #if defined(__FAST_MATH__)
@@ -22,6 +23,8 @@
 
 static_assert(FLT_EVAL_METHOD == 0, "k3: float expressions must not be evaluated in a wider format (no x87)");
 static_assert(1e-6 != 1e-6f, "k3: -fsingle-precision-constant changes results; build without it");
+
+static_assert(std::endian::native == std::endian::little, "k3: weights are read as stored, little-endian");
 
 // Below the seam every function is templated on its arch or always inlined: an ordinary inline function compiled with
 // wide flags could be the copy the linker keeps for everyone.

@@ -1,6 +1,7 @@
 #ifndef K3_CORE_EXEC_HPP
 #define K3_CORE_EXEC_HPP
 // What a kernel runs on: a number of threads and scratch memory. Kernels never allocate.
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,6 +21,7 @@ class Arena {
     K3_INLINE T* take(std::size_t count) noexcept {
         const std::size_t at = used_;
         used_ += (count * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+        assert(!overflowed() && "scratch is smaller than the *_bytes function of its user says");
         return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
     }
     K3_INLINE std::size_t used() const noexcept { return used_; }

@@ -41,13 +41,16 @@ K3_INLINE void parallel(const Exec& exec, std::size_t n, std::size_t work, Body&
         const std::size_t worth = n * work / exec.least_work;
         parts = parts < worth ? parts : worth;
     }
-    if (parts > 1) {
-#pragma omp parallel num_threads(static_cast<int>(parts)) default(none) shared(body, n)
+    // Never nested, whatever the host allows: the thread numbers of an inner team would name the scratch of the outer one.
+    if (parts > 1 && !omp_in_parallel()) {
+        // Always the same team: GNU OpenMP ends and starts threads whenever a region asks for another number of them.
+#pragma omp parallel num_threads(static_cast<int>(exec.threads)) default(none) shared(body, n, parts)
         {
             const auto thread = static_cast<std::size_t>(omp_get_thread_num());
             const auto team = static_cast<std::size_t>(omp_get_num_threads());
-            const std::size_t begin = n * thread / team;
-            const std::size_t end = n * (thread + 1) / team;
+            const std::size_t cuts = parts < team ? parts : team;
+            const std::size_t begin = thread < cuts ? n * thread / cuts : n;
+            const std::size_t end = thread < cuts ? n * (thread + 1) / cuts : n;
             if (begin < end) detail::guarded_call(body, begin, end, static_cast<unsigned>(thread));
         }
         return;

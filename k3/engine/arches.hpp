@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "k3/core/error.hpp"
 #include "k3/model/forward.hpp"
 
 namespace k3::engine {
@@ -85,8 +87,8 @@ class ForwardOf final : public AnyForward {
 
 }  // namespace detail
 
-/// Requires an arch of arches_of_this_cpu(). A host project links one unit per arch (k3/model/forward_impl.hpp).
-inline std::unique_ptr<AnyForward> make_forward(ArchName arch, const model::ModelView& model) {
+namespace detail {
+inline std::unique_ptr<AnyForward> forward_of(ArchName arch, const model::ModelView& model) {
     switch (arch) {
 #if defined(__x86_64__)
         case ArchName::sse42: return std::make_unique<detail::ForwardOf<simd::sse42>>(model);
@@ -97,6 +99,18 @@ inline std::unique_ptr<AnyForward> make_forward(ArchName arch, const model::Mode
 #endif
         default: return std::make_unique<detail::ForwardOf<simd::scalar>>(model);
     }
+}
+}  // namespace detail
+
+/// Requires an arch of arches_of_this_cpu(). A host project links one unit per arch (k3/model/forward_impl.hpp).
+/// Errors: Code::internal if that unit's arithmetic does not round as written (the canary).
+inline std::unique_ptr<AnyForward> make_forward(ArchName arch, const model::ModelView& model) {
+    auto forward = detail::forward_of(arch, model);
+    if (!forward->arithmetic_is_exact()) {
+        throw Error(Code::internal, std::string("the ") + name(arch) + " kernels of this build do not round as written",
+                    "rebuild without flags that change floating-point results");
+    }
+    return forward;
 }
 
 }  // namespace k3::engine

@@ -39,7 +39,7 @@ struct Plan {
     std::uint64_t total() const noexcept { return weights + experts + state + workspace + index; }
 };
 
-/// progress(tokens done, tokens, layer done, layers), on the calling thread.
+/// progress(tokens done, tokens, layer done, layers), on the calling thread. It must not throw: it runs inside the step.
 using FeedProgress = std::function<void(std::size_t, std::size_t, std::size_t, std::size_t)>;
 /// progress(bytes done, bytes)
 using LoadProgress = std::function<void(std::uint64_t, std::uint64_t)>;
@@ -77,12 +77,8 @@ class Session {
     }
 
     /// Loads all weights, for sequences of up to `positions` tokens. Errors: Code::plan (with what is needed, what there
-    /// is and what would fit), Code::read, Code::internal if this build's arithmetic is broken.
+    /// is and what would fit), Code::read. May be called again for another number of positions: the sequence starts over.
     void load(std::size_t positions, const LoadProgress& progress = {}) {
-        if (!forward_->arithmetic_is_exact()) {
-            throw Error(Code::internal, std::string("the ") + name(options_.arch) + " kernels of this build do not round as written",
-                        "rebuild without flags that change floating-point results");
-        }
         const Plan plan = this->plan(positions);
         if (positions > parts_->config.shape.max_positions)
             throw Error(Code::plan, std::to_string(positions) + " positions are more than the model's " + std::to_string(parts_->config.shape.max_positions),
@@ -105,6 +101,7 @@ class Session {
         const unsigned readers = std::max(4U, options_.threads);
         parts_->bound.load(readers, report(0));
         parts_->experts.load(readers, report(trunk));
+        if (progress) progress(total, total);  // what was read is a little less: the arenas are padded
         forward_ = make_forward(options_.arch, parts_->bound.view());  // the view now points at the weights
         parts_->experts.use(forward_->expert_kernel());
         state_ = std::make_unique<model::State>(parts_->bound.view());
@@ -125,7 +122,7 @@ class Session {
 
     /// Forgets the state and feeds the whole sequence again.
     std::span<const float> recompute(std::span<const std::int32_t> ids, const FeedProgress& progress = {}) {
-        state_->reset();
+        reset();
         return feed(ids, progress);
     }
 
@@ -139,7 +136,9 @@ class Session {
         return static_cast<std::int32_t>(best);
     }
 
-    void reset() noexcept { state_->reset(); }
+    void reset() noexcept {
+        if (state_) state_->reset();
+    }
 
   private:
     static constexpr std::size_t kLargestChunk = 512;
@@ -160,7 +159,12 @@ class Session {
     };
 
     explicit Session(const Options& options)
-        : options_(options), parts_(std::make_unique<Parts>(options)), forward_(make_forward(options.arch, parts_->bound.view())) {}
+        : options_(at_least_one_thread(options)), parts_(std::make_unique<Parts>(options)), forward_(make_forward(options.arch, parts_->bound.view())) {}
+
+    static Options at_least_one_thread(Options options) {
+        options.threads = std::max(1U, options.threads);
+        return options;
+    }
 
     [[noreturn]] void refuse(const Plan& plan) const {
         const std::uint64_t fixed = plan.weights + plan.experts + plan.index;

@@ -26,6 +26,7 @@ struct LatentCache {
 namespace detail {
 
 inline constexpr std::size_t kHeadBlock = 8;  // heads that share one sweep over the cache: one f32x8 of scores
+inline constexpr std::size_t kPositionBlock = 64;
 
 /// RN32((dot64(qa, latent) + dot64(q_rope, key)) * scale) of `H` heads from `h0` at one position.
 template <simd::Arch A, std::size_t H>
@@ -51,38 +52,39 @@ K3_INLINE void scores_at(const LatentCache& cache, const double* queries, std::s
     });
 }
 
-/// a[h][c..c+8) = RN32(column_dot64 over positions of latent[c] with e[h], divided by z[h]) for `H` heads from `h0`.
+/// acc[h][col .. col+8) += sum over `count` positions of latent[col] * e[h], positions ascending, for `H` heads from `h0`.
 template <simd::Arch A, std::size_t H>
-K3_INLINE void weighted_latent(const LatentCache& cache, std::size_t positions, const double* e, const double* z,
-                               std::size_t h0, std::size_t heads, std::size_t col, float* out,
-                               std::size_t out_stride) noexcept {
-    simd::f64x8<A> acc[H];
-    simd::unroll<H>([&](auto h) __attribute__((always_inline)) { acc[h] = simd::broadcast<simd::f64x8, A>(0.0); });
-    for (std::size_t s = 0; s < positions;) {
-        const float* row = cache.row(s) + col;
-        const std::size_t left = cache.page_positions - s % cache.page_positions;
-        const std::size_t stop = positions - s < left ? positions : s + left;
-        for (; s < stop; ++s, row += cache.row_floats()) {
-            const auto cached = simd::load_widened<A>(row);
-            simd::unroll<H>([&](auto h) __attribute__((always_inline)) {
-                const auto weight = simd::broadcast<simd::f64x8, A>(e[s * kHeadBlock + h0 + h]);
-                acc[h] = simd::madd_exact(cached, weight, acc[h]);
-            });
-        }
+K3_INLINE void add_weighted(const float* row, std::size_t stride, std::size_t count, const double* e, std::size_t h0,
+                            double* acc, std::size_t acc_stride) noexcept {
+    simd::f64x8<A> sum[H];
+    simd::unroll<H>([&](auto h) __attribute__((always_inline)) { sum[h] = simd::load<A>(acc + (h0 + h) * acc_stride); });
+    for (std::size_t s = 0; s < count; ++s, row += stride) {
+        const auto cached = simd::load_widened<A>(row);
+        simd::unroll<H>([&](auto h) __attribute__((always_inline)) {
+            sum[h] = simd::madd_exact(cached, simd::broadcast<simd::f64x8, A>(e[s * kHeadBlock + h0 + h]), sum[h]);
+        });
     }
-    const std::size_t count = cache.latent - col < 8 ? cache.latent - col : 8;
-    simd::unroll<H>([&](auto h) __attribute__((always_inline)) {
-        if (h0 + h < heads)
-            simd::store<A>(out + (h0 + h) * out_stride + col,
-                           simd::narrow(acc[h] / simd::broadcast<simd::f64x8, A>(z[h0 + h])), count);
-    });
+    simd::unroll<H>([&](auto h) __attribute__((always_inline)) { simd::store<A>(acc + (h0 + h) * acc_stride, sum[h]); });
+}
+
+/// Calls fn(first, count, rows) for runs of positions that are neighbours in memory: at most kPositionBlock, so that the
+/// rows of a run stay in the cache while every column of them is visited.
+template <class Fn>
+K3_INLINE void for_each_run(const LatentCache& cache, std::size_t positions, Fn&& fn) noexcept {
+    for (std::size_t s = 0; s < positions;) {
+        const std::size_t page = cache.page_positions - s % cache.page_positions;
+        std::size_t count = positions - s < kPositionBlock ? positions - s : kPositionBlock;
+        count = count < page ? count : page;
+        fn(s, count, cache.row(s));
+        s += count;
+    }
 }
 
 }  // namespace detail
 
 /// Scratch of latent_attention for one thread.
 K3_INLINE constexpr std::size_t latent_attention_scratch(std::size_t positions, std::size_t row_floats) noexcept {
-    return detail::kHeadBlock * (positions * (sizeof(float) + sizeof(double)) + row_floats * sizeof(double)) +
+    return detail::kHeadBlock * (positions * sizeof(float) + (2 * row_floats + detail::kPositionBlock) * sizeof(double)) +
            4 * core::Arena::kAlign;
 }
 
@@ -103,8 +105,9 @@ void latent_attention(const LatentCache& cache, std::size_t positions, std::size
     constexpr std::size_t kHeads = simd::f64x8<A>::kRegs == 1 ? 8 : (simd::f64x8<A>::kRegs == 2 ? 4 : 2);
     const std::size_t width = cache.row_floats(), latent = LatentCache::pad(cache.latent);
     double* const queries = scratch.take<double>(kBlock * width);
+    double* const acc = scratch.take<double>(kBlock * latent);
+    double* const weights = scratch.take<double>(kBlock * detail::kPositionBlock);
     float* const scores = scratch.take<float>(kBlock * positions);
-    double* const e = scratch.take<double>(kBlock * positions);
     for (std::size_t i = 0; i < kBlock * width; ++i) queries[i] = 0.0;
     for (std::size_t h = 0; h < heads; ++h) {
         for (std::size_t c = 0; c < cache.latent; ++c) queries[h * width + c] = static_cast<double>(qa[h * qa_stride + c]);
@@ -113,23 +116,34 @@ void latent_attention(const LatentCache& cache, std::size_t positions, std::size
     }
 
     auto max = simd::broadcast<simd::f32x8, A>(0.0F);
-    for (std::size_t s = 0; s < positions; ++s) {
-        for (std::size_t h = 0; h < kBlock; h += kHeads)
-            detail::scores_at<A, kHeads>(cache, queries, h, cache.row(s), scale, scores + s * kBlock);
-        const auto now = simd::load<A>(scores + s * kBlock);
-        max = s == 0 ? now : simd::select_lt(max, now, now, max);
-    }
+    detail::for_each_run(cache, positions, [&](std::size_t first, std::size_t count, const float* row) noexcept {
+        for (std::size_t s = first; s < first + count; ++s, row += width) {
+            for (std::size_t h = 0; h < kBlock; h += kHeads)
+                detail::scores_at<A, kHeads>(cache, queries, h, row, scale, scores + s * kBlock);
+            const auto now = simd::load<A>(scores + s * kBlock);
+            max = s == 0 ? now : simd::select_lt(max, now, now, max);
+        }
+    });
+    for (std::size_t i = 0; i < kBlock * latent; ++i) acc[i] = 0.0;
     auto z = simd::broadcast<simd::f64x8, A>(0.0);
-    for (std::size_t s = 0; s < positions; ++s) {
-        const auto weight = simd::widen(simd::exp<A>(simd::load<A>(scores + s * kBlock) - max));
-        simd::store<A>(e + s * kBlock, weight);
-        z = z + weight;
-    }
+    detail::for_each_run(cache, positions, [&](std::size_t first, std::size_t count, const float* row) noexcept {
+        for (std::size_t i = 0; i < count; ++i) {
+            const auto e = simd::widen(simd::exp<A>(simd::load<A>(scores + (first + i) * kBlock) - max));
+            simd::store<A>(weights + i * kBlock, e);
+            z = z + e;
+        }
+        for (std::size_t col = 0; col < cache.latent; col += 8)
+            for (std::size_t h = 0; h < heads; h += kHeads)
+                detail::add_weighted<A, kHeads>(row + col, width, count, weights, h, acc + col, latent);
+    });
     double total[kBlock];
     simd::store<A>(total, z);
-    for (std::size_t col = 0; col < cache.latent; col += 8)
-        for (std::size_t h = 0; h < heads; h += kHeads)
-            detail::weighted_latent<A, kHeads>(cache, positions, e, total, h, heads, col, out, out_stride);
+    for (std::size_t h = 0; h < heads; ++h) {
+        const auto divisor = simd::broadcast<simd::f64x8, A>(total[h]);
+        for (std::size_t col = 0; col < cache.latent; col += 8)
+            simd::store<A>(out + h * out_stride + col, simd::narrow(simd::load<A>(acc + h * latent + col) / divisor),
+                           cache.latent - col);
+    }
 }
 
 }  // namespace k3::kernels::inline K3_TARGET

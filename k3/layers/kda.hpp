@@ -13,7 +13,7 @@ struct KdaShape {
     std::size_t heads, dim, taps;
     float lower_bound;
     double eps;
-    std::size_t width() const noexcept { return heads * dim; }
+    K3_INLINE std::size_t width() const noexcept { return heads * dim; }
 };
 
 struct KdaWeights {

@@ -13,7 +13,7 @@ struct MlaShape {
     std::size_t heads, nope, rope, value, q_lora, kv_lora;
     bool output_gate;
     double eps;  // of the two low-rank norms: 1e-6 unless the config says otherwise
-    std::size_t qk_head() const noexcept { return nope + rope; }
+    K3_INLINE std::size_t qk_head() const noexcept { return nope + rope; }
 };
 
 struct MlaWeights {

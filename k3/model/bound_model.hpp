@@ -46,6 +46,7 @@ class BoundModel {
 
     /// Reads every matrix. progress(done, total) in bytes. Errors: Code::plan, Code::read.
     void load(unsigned threads, const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+        if (arena_.size() != 0) return;  // they are there
         arena_ = core::Buffer(matrix_bytes_);
         std::vector<io::ReadJob> jobs;
         for (const Matrix& m : matrices_) {

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "k3/core/check.hpp"
+
 namespace k3::model {
 
 /// What mixes tokens in a layer: the gated delta rule (KDA) or gated latent attention without positions (MLA).
@@ -43,10 +45,10 @@ struct Config {
     double situ_linear_beta;        // activation_situ_linear_beta      (flat: situ_linear_beta)
     std::size_t max_positions;      // max_position_embeddings
 
-    std::size_t kda_width() const noexcept { return kda_heads * kda_head_dim; }
-    std::size_t qk_head() const noexcept { return qk_nope + qk_rope; }
-    std::size_t cache_width() const noexcept { return kv_lora + qk_rope; }  // floats per position and MLA layer
-    std::size_t shared_width() const noexcept { return shared_experts * expert_width; }
+    K3_INLINE std::size_t kda_width() const noexcept { return kda_heads * kda_head_dim; }
+    K3_INLINE std::size_t qk_head() const noexcept { return qk_nope + qk_rope; }
+    K3_INLINE std::size_t cache_width() const noexcept { return kv_lora + qk_rope; }  // floats per position and MLA layer
+    K3_INLINE std::size_t shared_width() const noexcept { return shared_experts * expert_width; }
 };
 
 }  // namespace k3::model

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "k3/core/error.hpp"
+#include "k3/core/fp_env.hpp"
 #include "k3/io/file.hpp"
 #include "k3/model/config.hpp"
 #include "k3/model/detail/config_checks.hpp"
@@ -148,6 +149,7 @@ inline Config config_numbers(ConfigFields& fields, const ConfigScopes& in) {
 
 inline ModelConfig parse_config(std::string_view text, const std::string& path, std::string_view generation_text,
                                 const std::string& generation_path) {
+    const core::FpGuard nearest;  // config reals round to nearest whatever the caller's mode
     const detail::Json root = detail::parse_unique(text, path);
     detail::ConfigFields fields;
     const detail::ConfigScopes in = detail::config_scopes(fields, root);

@@ -36,7 +36,7 @@ class Forward {
     [[nodiscard]] core::Fault run(const core::Exec& exec, const Services& services, Segment* segments,
                                   std::size_t count, core::Arena workspace) const noexcept;
 
-    /// Moves a state over the first `tokens` tokens of its log.
+    /// Moves a state over the first `tokens` tokens of its log. Needs the per-thread scratch of step_bytes().
     void commit(const core::Exec& exec, const StateView& state, std::size_t tokens) const noexcept;
 
     /// The kernel a local expert service calls.
@@ -53,7 +53,8 @@ class Forward {
     K3_OPAQUE void commit_guarded(const core::Exec& exec, const StateView& state, std::size_t tokens) const noexcept;
     core::Fault embed(const core::Exec& exec, const Services& services, const Segment* segments, std::size_t count,
                       const Buffers& b) const noexcept;
-    void mix(const core::Exec& exec, const Buffers& b, std::size_t blocks, std::size_t tokens, const float* fold) const noexcept;
+    void mix(const core::Exec& exec, const Buffers& b, std::size_t blocks, std::size_t first, std::size_t tokens,
+             const float* fold) const noexcept;
     core::Fault layer(const layers::Context& context, std::size_t index, const Segment* segments, std::size_t count,
                       const Buffers& b, std::size_t& blocks, core::Arena scratch) const noexcept;
     core::Fault logits(const layers::Context& context, Segment* segments, std::size_t count, const Buffers& b,

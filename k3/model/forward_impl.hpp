@@ -52,7 +52,9 @@ layers::ExpertKernel Forward<A>::expert_kernel() noexcept {
 
 template <simd::Arch A>
 std::int64_t Forward<A>::argmax(const float* logits, std::size_t count) noexcept {
-    return kernels::argmax<A>(logits, count);
+    std::int64_t best = -1;
+    core::parallel(core::Exec{}, 1, 1, [&](std::size_t, std::size_t, unsigned) noexcept { best = kernels::argmax<A>(logits, count); });
+    return best;
 }
 
 template <simd::Arch A>
@@ -150,16 +152,16 @@ core::Fault Forward<A>::embed(const core::Exec& exec, const Services& services, 
     return {};
 }
 
-/// mixed[t] = attention over the snapshots of position t and its running prefix.
+/// For rows [first, first + tokens): mixed[t] = attention over the snapshots of position t and its running prefix.
 template <simd::Arch A>
-void Forward<A>::mix(const core::Exec& exec, const Buffers& b, std::size_t blocks, std::size_t tokens,
+void Forward<A>::mix(const core::Exec& exec, const Buffers& b, std::size_t blocks, std::size_t first, std::size_t tokens,
                      const float* fold) const noexcept {
     const std::size_t hidden = model_.config.hidden;
     core::parallel(exec, tokens, 4 * (blocks + 1) * hidden, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
         core::Arena local = exec.local_of(thread);
         const float** sources = local.take<const float*>(blocks + 1);
         float* scores = local.take<float>(blocks + 1);
-        for (std::size_t t = begin; t < end; ++t) {
+        for (std::size_t t = first + begin; t < first + end; ++t) {
             for (std::size_t s = 0; s < blocks; ++s) sources[s] = b.blocks + (s * b.tokens + t) * hidden;
             sources[blocks] = b.prefix + t * hidden;
             kernels::attention_residual<A>(sources, blocks + 1, fold, hidden,
@@ -182,7 +184,7 @@ core::Fault Forward<A>::layer(const layers::Context& context, std::size_t index,
     };
 
     const bool first = blocks == 0;  // the first mix of layer 0 has nothing to mix
-    if (!first) mix(context.exec, b, blocks, tokens, layer.attention_fold);
+    if (!first) mix(context.exec, b, blocks, 0, tokens, layer.attention_fold);
     norm(first ? b.prefix : b.mixed, layer.input_norm);
     const bool boundary = index % model_.config.attn_res_block == 0;
     if (boundary) {  // INVARIANT 34: the snapshot is the running sum before the mix
@@ -215,7 +217,7 @@ core::Fault Forward<A>::layer(const layers::Context& context, std::size_t index,
         else kernels::add<A>(b.prefix + begin, b.out + begin, end - begin, b.prefix + begin);
     });
 
-    mix(context.exec, b, blocks, tokens, layer.mlp_fold);
+    mix(context.exec, b, blocks, 0, tokens, layer.mlp_fold);
     norm(b.mixed, layer.post_attention_norm);
     fault = layer.dense ? layers::mlp<A>(context, layer.mlp, moe_shape().situ, normed, out, scratch)
                         : layers::moe<A>(context, index, moe_shape(), layer.moe, normed, out, b.faults, scratch);
@@ -233,27 +235,29 @@ core::Fault Forward<A>::logits(const layers::Context& context, Segment* segments
     std::size_t wanted = 0;
     for (std::size_t s = 0; s < count; ++s) wanted += segments[s].wanted;
     if (wanted == 0) return {};
-    mix(context.exec, b, blocks, b.tokens, model_.output_fold);
     std::size_t at = 0, row = 0;
     for (std::size_t s = 0; s < count; ++s) {
         at += segments[s].tokens;
-        for (std::size_t i = segments[s].wanted; i > 0; --i, ++row)
-            __builtin_memcpy(b.final_rows + row * hidden, b.mixed + (at - i) * hidden, hidden * sizeof(float));
-    }
-    core::parallel(context.exec, wanted, 2 * hidden, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
-        for (std::size_t t = begin; t < end; ++t)
-            kernels::rmsnorm<A>(b.final_rows + t * hidden, model_.final_norm, hidden, model_.config.rms_norm_eps,
-                                b.final_rows + t * hidden);
-    });
-    row = 0;
-    for (std::size_t s = 0; s < count; ++s) {  // one sweep of lm_head for each segment that wants logits
-        if (segments[s].wanted == 0) continue;
-        const core::MatView<float> in(b.final_rows + row * hidden, segments[s].wanted, hidden);
-        if (const core::Fault fault = layers::linear<A>(context, model_.lm_head, in, {segments[s].logits, segments[s].wanted, vocab}))
-            return fault;
+        const std::size_t first = at - segments[s].wanted;
+        mix(context.exec, b, blocks, first, segments[s].wanted, model_.output_fold);
+        core::parallel(context.exec, segments[s].wanted, 2 * hidden, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+            for (std::size_t i = begin; i < end; ++i)
+                kernels::rmsnorm<A>(b.mixed + (first + i) * hidden, model_.final_norm, hidden, model_.config.rms_norm_eps,
+                                    b.final_rows + (row + i) * hidden);
+        });
         row += segments[s].wanted;
     }
-    return {};
+    // One sweep of lm_head for all segments: each panel is fetched once.
+    return layers::for_each_panel<A>(context, model_.lm_head, [&](const layers::Panel& panel) noexcept {
+        std::size_t from = 0;
+        for (std::size_t s = 0; s < count; ++s) {
+            const std::size_t rows = segments[s].wanted;
+            if (rows == 0) continue;
+            layers::multiply_panel<A>(context, model_.lm_head, panel, core::MatView<const float>(b.final_rows + from * hidden, rows, hidden),
+                                      core::MatView<float>(segments[s].logits, rows, vocab));
+            from += rows;
+        }
+    });
 }
 
 template <simd::Arch A>
@@ -269,13 +273,18 @@ core::Fault Forward<A>::run_guarded(const core::Exec& exec, const Services& serv
     std::size_t tokens = 0, positions = 0;
     for (std::size_t s = 0; s < count; ++s) {
         segments[s].fault = {};
+        bool bad = segments[s].wanted > segments[s].tokens;
+        for (std::size_t other = 0; other < s; ++other)  // two segments may not move one state
+            bad = bad || (segments[s].state.kda != nullptr && segments[s].state.kda == segments[other].state.kda);
+        if (bad) return {.code = core::FaultCode::bad_step};
         tokens += segments[s].tokens;
         const std::size_t end = segments[s].state.position + segments[s].tokens;
         positions = positions < end ? end : positions;
     }
     if (tokens == 0) return {};
     const StepBytes need = step_bytes(tokens, count, positions);
-    if (workspace.capacity() < need.workspace || exec.local_bytes < need.local || exec.shared_bytes < need.shared)
+    if (exec.threads == 0 || exec.local == nullptr || exec.shared == nullptr || workspace.capacity() < need.workspace ||
+        exec.local_bytes < need.local || exec.shared_bytes < need.shared)
         return {.code = core::FaultCode::scratch_too_small};
     const Buffers b(workspace, model_, tokens, count);
     for (std::size_t t = 0; t < tokens; ++t) b.faults[t] = {};

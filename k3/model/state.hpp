@@ -3,6 +3,7 @@
 // The state of one sequence: recurrent matrices and convolution histories of the KDA layers, latent cache of the MLA
 // layers. It knows nothing of threads, budgets or arches. A step commits or leaves nothing behind.
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <vector>
 
@@ -28,16 +29,7 @@ class State {
         history_ = (c.conv_kernel - 1) * width_;
         recurrent_ = c.kda_heads * c.kda_head_dim * c.kda_head_dim;
         row_floats_ = kernels::LatentCache::pad(c.kv_lora) + kernels::LatentCache::pad(c.qk_rope);
-        memory_ = core::Buffer(kda_layers_ * kda_floats() * sizeof(float));
-        for (std::size_t i = 0; i < kda_layers_; ++i) {
-            float* const at = memory_.as<float>() + i * kda_floats();
-            layers::KdaState state{at, {}};
-            for (std::size_t j = 0; j < 3; ++j) state.conv[j] = at + recurrent_ + j * history_;
-            kda_.push_back(state);
-        }
-        log_.resize(kda_layers_);
-        tables_.resize(mla_layers_);
-        pages_.resize(mla_layers_);
+        allocate();
     }
 
     /// Bytes of a state that will hold `positions` tokens, log or copy included: what a plan must count.
@@ -57,9 +49,11 @@ class State {
 
     /// Prepares a step of `tokens` more tokens: memory for the latents, and the means to take the step back.
     void begin(std::size_t tokens) {
+        abandon();  // a step that was begun and never advanced
         const std::size_t page_count = (position_ + tokens + kPagePositions - 1) / kPagePositions;
         for (std::size_t i = 0; i < mla_layers_; ++i) {
             while (pages_[i].size() < page_count) {
+                tables_[i].reserve(pages_[i].size() + 1);  // the two stay in step even if memory runs out
                 pages_[i].emplace_back(kPagePositions * row_floats_ * sizeof(float));
                 tables_[i].push_back(pages_[i].back().as<float>());
             }
@@ -75,6 +69,7 @@ class State {
     /// The step of begin() succeeded for its first `tokens` tokens (all of them if it was not logged). Call after
     /// Forward::commit.
     void advance(std::size_t tokens) noexcept {
+        assert(tokens == step_tokens_ || (logged_ && tokens <= step_tokens_));
         position_ += tokens;
         step_tokens_ = 0;
     }
@@ -92,11 +87,44 @@ class State {
         step_tokens_ = 0;
     }
 
+    /// A copy at the same position. Not in the middle of a step.
+    State clone() const {
+        State copy(*this, Shape{});
+        std::memcpy(copy.memory_.data(), memory_.data(), memory_.size());
+        for (std::size_t i = 0; i < mla_layers_; ++i)
+            for (const core::Buffer& page : pages_[i]) {
+                copy.tables_[i].reserve(copy.pages_[i].size() + 1);
+                copy.pages_[i].emplace_back(page.size());
+                std::memcpy(copy.pages_[i].back().data(), page.data(), page.size());
+                copy.tables_[i].push_back(copy.pages_[i].back().as<float>());
+            }
+        return copy;
+    }
+
     StateView view() noexcept {
         return {kda_.data(), log_.data(), table_pointers_.data(), kPagePositions, position_};
     }
 
   private:
+    struct Shape {};
+    /// An empty state of the same shape.
+    State(const State& other, Shape)
+        : kda_layers_(other.kda_layers_), mla_layers_(other.mla_layers_), width_(other.width_), heads_(other.heads_),
+          history_(other.history_), recurrent_(other.recurrent_), row_floats_(other.row_floats_), position_(other.position_) {
+        allocate();
+    }
+    void allocate() {
+        memory_ = core::Buffer(kda_layers_ * kda_floats() * sizeof(float));
+        for (std::size_t i = 0; i < kda_layers_; ++i) {
+            float* const at = memory_.as<float>() + i * kda_floats();
+            layers::KdaState state{at, {}};
+            for (std::size_t j = 0; j < 3; ++j) state.conv[j] = at + recurrent_ + j * history_;
+            kda_.push_back(state);
+        }
+        log_.resize(kda_layers_);
+        tables_.resize(mla_layers_);
+        pages_.resize(mla_layers_);
+    }
     std::size_t kda_floats() const noexcept { return recurrent_ + 3 * history_; }
 
     void make_log(std::size_t tokens) {

@@ -32,6 +32,7 @@ struct Progress {
     void* user = nullptr;
 };
 
+/// Called under the step's floating-point environment (nearest even, subnormals kept, nothing traps).
 struct Services {
     layers::WeightSource* weights;
     layers::ExpertService* experts;

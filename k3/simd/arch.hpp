@@ -33,15 +33,28 @@ concept Arch = std::same_as<A, scalar> || std::same_as<A, sse42> || std::same_as
 // project may include the headers in units with different flags: their instantiations then have different names, and
 // the linker cannot hand a baseline unit a copy that was compiled with wide flags.
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__FMA__)
+#if defined(__AVX512VBMI__) || defined(__AVX512VNNI__) || defined(__AVX512BF16__) || defined(__AVX512FP16__)
+#define K3_TARGET unit_avx512_more
+#else
 #define K3_TARGET unit_avx512
+#endif
 #define K3_HAS_AVX512 1
 #define K3_HAS_AVX2 1
+#define K3_HAS_SSE42 1
+#elif defined(__AVX512F__)
+#define K3_TARGET unit_avx512_part
 #define K3_HAS_SSE42 1
 #elif defined(__AVX2__) && defined(__FMA__)
 #define K3_TARGET unit_avx2
 #define K3_HAS_AVX2 1
 #define K3_HAS_SSE42 1
-#elif defined(__AVX__) && defined(__SSE4_2__)
+#elif defined(__AVX2__)
+#define K3_TARGET unit_avx2_without_fma
+#define K3_HAS_SSE42 1
+#elif defined(__AVX__) && defined(__FMA__)
+#define K3_TARGET unit_avx_fma
+#define K3_HAS_SSE42 1
+#elif defined(__AVX__)
 #define K3_TARGET unit_avx
 #define K3_HAS_SSE42 1
 #elif defined(__SSE4_2__)

@@ -2,6 +2,8 @@
 #define K3_SIMD_CANARY_HPP
 // A start-up check of what no macro shows: whether this unit fuses a product with a sum, reassociates, or flushes
 // subnormals. Run it before anything is computed (the session does when it loads a model); a build that fails it must not compute anything.
+#include <bit>
+
 #include "k3/core/parallel.hpp"
 #include "k3/simd/lanes.hpp"
 
@@ -24,13 +26,29 @@ K3_INLINE bool arithmetic_is_exact() noexcept {
         store<A>(lane, mul_then_add(broadcast<f32x8, A>(d), broadcast<f32x8, A>(y), broadcast<f32x8, A>(y)));
         for (const float value : lane) exact = exact && value == 0.0F;
 
-        volatile double big = 0x1p+53, one = 1.0;  // (big + one) - big is 0 when nothing is reassociated
-        exact = exact && (big + one) - big == 0.0;
+        // Nothing may be reassociated, replaced by a reciprocal, or lose the sign of zero. Each volatile is read once:
+        // two reads are two values to the compiler, and it would have nothing to simplify.
+        volatile double volatile_big = 0x1p+53, volatile_49 = 49.0, volatile_minus_zero = -0.0;
+        const double big = volatile_big, divisor = volatile_49, minus_zero = volatile_minus_zero;
+        exact = exact && (big + 1.0) - big == 0.0 && divisor / 49.0 == 1.0 &&
+                std::bit_cast<std::uint64_t>(minus_zero + 0.0) == 0;
+        const f64x8<A> bigs = broadcast<f64x8, A>(big), ones = broadcast<f64x8, A>(1.0);
+        exact = exact && reduce((bigs + ones) - bigs) == 0.0;
 
         volatile float tiny = 0x1p-126F, half = 0.5F;  // the product is a subnormal
-        exact = exact && mul<float>(tiny, half) == 0x1p-127F;
+        // Compared as bits: a unit that reads subnormals as zero would call them equal.
+        constexpr std::uint32_t kSubnormal = 0x00400000;  // 2^-127
+        exact = exact && std::bit_cast<std::uint32_t>(mul<float>(tiny, half)) == kSubnormal;
         store<A>(lane, mul(broadcast<f32x8, A>(tiny), broadcast<f32x8, A>(half)));
-        for (const float value : lane) exact = exact && value == 0x1p-127F;
+        for (const float value : lane) exact = exact && std::bit_cast<std::uint32_t>(value) == kSubnormal;
+
+        // NaN is told apart from numbers: the router and argmax rely on it.
+        volatile float volatile_zero = 0.0F;
+        const float nan = volatile_zero / volatile_zero;
+        exact = exact && nan != nan && !(nan < 1.0F) && !(1.0F < nan);
+        const auto ones32 = broadcast<f32x8, A>(1.0F);
+        store<A>(lane, select_lt(broadcast<f32x8, A>(nan), ones32, ones32, broadcast<f32x8, A>(2.0F)));
+        for (const float value : lane) exact = exact && value == 2.0F;
     };
     core::parallel(core::Exec{}, 1, 1, check);
     return exact;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <span>
 
+#include "k3/core/parallel.hpp"
 #include "k3/layers/experts.hpp"
 
 namespace k3::stream {
@@ -49,9 +50,14 @@ inline void run_expert(const core::Exec& exec, layers::ExpertKernel kernel, cons
     }
     const core::MatView<float> in(scratch.take<float>(slots.size() * z.cols), slots.size(), z.cols);
     const core::MatView<float> out(scratch.take<float>(slots.size() * z.cols), slots.size(), z.cols);
-    for (std::size_t i = 0; i < slots.size(); ++i) std::memcpy(in.row(i), z.row(slots[i] / top_k), z.cols * sizeof(float));
+    const auto copy_rows = [&](auto&& copy) noexcept {
+        core::parallel(exec, slots.size(), z.cols, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+            for (std::size_t i = begin; i < end; ++i) copy(i);
+        });
+    };
+    copy_rows([&](std::size_t i) noexcept { std::memcpy(in.row(i), z.row(slots[i] / top_k), z.cols * sizeof(float)); });
     kernel(exec, weights, situ, in, out, scratch);
-    for (std::size_t i = 0; i < slots.size(); ++i) std::memcpy(e.row(slots[i]), out.row(i), z.cols * sizeof(float));
+    copy_rows([&](std::size_t i) noexcept { std::memcpy(e.row(slots[i]), out.row(i), z.cols * sizeof(float)); });
 }
 
 }  // namespace k3::stream

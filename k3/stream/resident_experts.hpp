@@ -17,9 +17,10 @@ class ResidentExperts final : public layers::ExpertService {
   public:
     /// Lays the experts of the first `layers` layers out; load() reads them. `index` must outlive the result.
     ResidentExperts(const model::ModelConfig& config, const checkpoint::ShardIndex& index, std::size_t layers)
-        : experts_(config.shape.experts), situ_{static_cast<float>(config.shape.situ_beta),
-                                                static_cast<float>(config.shape.situ_linear_beta)},
-          first_moe_(config.shape.first_dense) {
+        : experts_(config.shape.experts), first_moe_(config.shape.first_dense) {
+        core::parallel(core::Exec{}, 1, 1, [&](std::size_t, std::size_t, unsigned) noexcept {
+            situ_ = {simd::round32(config.shape.situ_beta), simd::round32(config.shape.situ_linear_beta)};
+        });
         for (std::size_t n = first_moe_; n < layers; ++n)
             for (std::size_t e = 0; e < experts_; ++e) place(config.shape, index, static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(e));
     }
@@ -28,6 +29,7 @@ class ResidentExperts final : public layers::ExpertService {
 
     /// Errors: Code::plan, Code::read.
     void load(unsigned threads, const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+        if (arena_.size() != 0) return;  // they are there
         arena_ = core::Buffer(bytes_);
         std::vector<io::ReadJob> jobs;
         for (const Piece& piece : pieces_) jobs.push_back({piece.file, piece.offset, {arena_.data() + piece.at, piece.bytes}});
@@ -81,6 +83,7 @@ class ResidentExperts final : public layers::ExpertService {
             } else {
                 const auto plain = *index.expert(layer, expert, which, ExpertPart::plain);
                 weight.format = plain.dtype == checkpoint::Dtype::f32 ? layers::Format::f32 : layers::Format::bf16;
+                bytes_ = (bytes_ + 3) / 4 * 4;  // read as values, not as bytes
                 weight.data = add(plain);
             }
         };
@@ -92,7 +95,7 @@ class ResidentExperts final : public layers::ExpertService {
     }
 
     std::size_t experts_;
-    layers::Situ situ_;
+    layers::Situ situ_{};
     std::size_t first_moe_;
     std::uint64_t bytes_ = 0;
     std::vector<Piece> pieces_;

@@ -147,7 +147,9 @@ TEST_CASE("layers/kda: every stage within its budget on random shapes, from the 
             stages.alpha = oracle::exact(log(state.alpha));
             stages.beta = oracle::exact(mat(state.beta, tokens, select.shape.heads));
             const Bounded gated = oracle::kda_gate(xx, oracle::kda_mix(stages, select.f64, oracle::KdaForm::sequential), select.f64);
-            CHECK(ratios.add("gated", mat(y, tokens, select.hidden).leftCols(static_cast<Index>(width)), gated) <= 1.0);
+            const Mat got = mat(y, tokens, select.hidden).leftCols(static_cast<Index>(width));
+            CHECK(ratios.add("gated", got, gated) <= 1.0);
+            CHECK(oracle::relative_max(got, gated.value) <= 1e-5);
             for (std::size_t t = 0; t < tokens; ++t)
                 for (std::size_t i = width; i < select.hidden; ++i) CHECK(y[t * select.hidden + i] == 0.0F);
         }

@@ -50,7 +50,6 @@ TEST_CASE("model/bound_model: every missing tensor is listed, trunk and experts,
         CAPTURE(name);
         CHECK(holds(line, name));
     }
-    MESSAGE(line);
     // What the first two layers do not need may be missing.
     std::erase_if(tensors, [](const MiniTensor& t) { return !holds(t.name, ".layers.0.") && !holds(t.name, ".layers.1.") && holds(t.name, ".layers."); });
     for (const MiniTensor& t : tensors_of(golden_dir("B")))

@@ -30,11 +30,13 @@ SESSION, EXPERTS, HEADER = "k3/engine/session.hpp", "k3/stream/resident_experts.
 PATTERN, SPECIALS, TOKENIZER = "k3/text/pre_tokenizer.hpp", "k3/text/special_tokens.hpp", "k3/text/tokenizer.hpp"
 BPE, RANKS, STREAM, CUTS = "k3/text/bpe.hpp", "k3/text/rank_file.hpp", "k3/text/stream_decoder.hpp", "k3/text/long_input.hpp"
 
-KERNELS = ("kernels", "simd", "formats")  # where a kernel's own tests are
-KDA_TESTS = ("layers/test_kda", "layers/test_traps", "kernels", "golden")
-MLA_TESTS = ("layers/test_mla", "layers/test_traps", "kernels", "golden")
-MOE_TESTS = ("layers/test_moe", "layers/test_traps", "kernels", "golden")
-MODEL_TESTS = ("model/test_forward", "model/test_traps", "golden")
+FORMAT_TESTS = ("formats", "layers/test_linear", "kernels/test_matmul")
+KDA_TESTS = ("layers/test_kda", "kernels/test_kda", "kernels/test_vector", "golden")
+MLA_TESTS = ("layers/test_mla", "kernels/test_attention", "golden")
+MOE_TESTS = ("layers/test_moe", "kernels/test_top_k", "golden")
+SITU_TESTS = ("layers/test_mlp", "kernels/test_vector", "golden")
+MODEL_TESTS = ("model/test_forward_traps", "model/test_forward", "golden")
+DOT_TESTS = ("kernels/test_matmul", "kernels/test_vector", "golden")
 FUSING = ("-mfma", "-ffp-contract=fast")
 
 MUTANTS = [
@@ -235,7 +237,7 @@ MUTANTS = [
            [(TOP_K, "!(weights[chosen - 1] < c)", "!(weights[chosen - 1] <= c)"),
             (TOP_K, "at > 0 && weights[at - 1] < c", "at > 0 && weights[at - 1] <= c")], MOE_TESTS),
     Mutant("argmax-ties-high", [25], "equal logits give the highest id",
-           [(TOP_K, "x[best] < x[i]", "x[best] <= x[i]")], ("kernels", "model/test_forward", "engine")),
+           [(TOP_K, "x[best] < x[i]", "x[best] <= x[i]")], ("kernels/test_top_k", "model/test_forward")),
     Mutant("moe-norm-per-expert", [26], "the latent norm of each expert's output instead of their sum's",
            [(MOE, "kernels::scaled_add<A>(b.weights[t * s.top_k + j], outputs.row(t * s.top_k + j), s.latent, acc);",
              """{
@@ -256,16 +258,16 @@ MUTANTS = [
              "kernels::scaled_add<A>(b.weights[t * s.top_k], shared.row(t), hidden, y.row(t));")], MOE_TESTS),
     Mutant("situ-sigmoid-of-capped", [28], "the sigmoid takes the capped gate",
            [(ELEMENTWISE, "simd::sigmoid<A>(g));", "simd::sigmoid<A>(simd::mul(beta, simd::tanh<A>(g / beta))));")],
-           ("layers/test_mlp",) + MOE_TESTS),
+           SITU_TESTS),
     Mutant("situ-no-caps", [28], "the caps are left out: silu(gate) * up",
            [(ELEMENTWISE, "simd::mul(simd::mul(beta, simd::tanh<A>(g / beta)), simd::sigmoid<A>(g))", "simd::silu<A>(g)"),
-            (ELEMENTWISE, "simd::mul(linear_beta, simd::tanh<A>(u / linear_beta))", "u")], ("layers/test_mlp",) + MOE_TESTS),
+            (ELEMENTWISE, "simd::mul(linear_beta, simd::tanh<A>(u / linear_beta))", "u")], SITU_TESTS),
     Mutant("situ-caps-exchanged", [28], "the two caps are exchanged",
            [(ELEMENTWISE, "(b1), linear_beta = simd::broadcast<simd::f32x8, A>(b2)",
-             "(b2), linear_beta = simd::broadcast<simd::f32x8, A>(b1)")], ("layers/test_mlp",) + MOE_TESTS),
+             "(b2), linear_beta = simd::broadcast<simd::f32x8, A>(b1)")], SITU_TESTS),
     Mutant("mlp-gate-up-exchanged", [28], "gate and up are exchanged",
            [(MLP, "kernels::situ_glu<A>(gate.data + begin, up.data + begin,", "kernels::situ_glu<A>(up.data + begin, gate.data + begin,")],
-           ("layers/test_mlp",) + MOE_TESTS),
+           SITU_TESTS),
     Mutant("expert-w1-w3-exchanged", [28], "w3 is bound as the gate of a routed expert, w1 as up",
            [(EXPERTS, "matrix(ExpertMatrix::gate, w.gate);", "matrix(ExpertMatrix::up, w.gate);"),
             (EXPERTS, "matrix(ExpertMatrix::up, w.up);", "matrix(ExpertMatrix::gate, w.up);")],
@@ -280,7 +282,7 @@ MUTANTS = [
            [(SESSION, "if (!fault) fault = segment.fault;", "")], ("engine",)),
     Mutant("moe-failed-token-routed", [31], "a token that failed keeps the ids that were in the buffer",
            [(MOE, "for (std::size_t j = 0; j < s.top_k; ++j) ids[j] = -1;", ";")],
-           ("layers/test_moe", "layers/test_traps", "model/test_forward")),
+           ("layers/test_moe", "model/test_forward")),
     Mutant("moe-sum-by-id", [32], "experts are added in the order of their ids, as they arrive, instead of by rank",
            [(MOE, "for (std::size_t j = 0; j < s.top_k; ++j)\n                kernels::scaled_add",
              """std::int32_t last = -1;
@@ -297,7 +299,7 @@ MUTANTS = [
     Mutant("residual-normalised-values", [33], "the normalised sources are mixed",
            [(RESIDUAL, "simd::load<A>(sources[s] + i, n - i));",
              "simd::mul(simd::load<A>(sources[s] + i, n - i), simd::broadcast<simd::f32x8, A>(rms_factor<A>(sources[s], n, eps))));")],
-           KERNELS + MODEL_TESTS),
+           ("kernels/test_attention",) + MODEL_TESTS),
     Mutant("snapshot-of-the-mix", [34], "the snapshot holds the mix instead of the running sum",
            [(FORWARD, "__builtin_memcpy(snapshot, b.prefix, tokens", "__builtin_memcpy(snapshot, first ? b.prefix : b.mixed, tokens")],
            MODEL_TESTS),
@@ -351,24 +353,24 @@ MUTANTS = [
     Mutant("mxfp4-nibbles", [44], "the high nibble is the even column",
            [(SCALAR, "out[2 * i] = mul_exact(kE2M1[codes & 15U], scale);", "out[2 * i] = mul_exact(kE2M1[codes >> 4], scale);"),
             (SCALAR, "out[2 * i + 1] = mul_exact(kE2M1[codes >> 4], scale);", "out[2 * i + 1] = mul_exact(kE2M1[codes & 15U], scale);")],
-           KERNELS),
+           FORMAT_TESTS),
     Mutant("mxfp4-nibbles-tail", [44], "the same in the last group of a row alone",
-           [(MXFP4, "i % 2 == 0 ? pair & 15U : pair >> 4", "i % 2 == 0 ? pair >> 4 : pair & 15U")], KERNELS),
+           [(MXFP4, "i % 2 == 0 ? pair & 15U : pair >> 4", "i % 2 == 0 ? pair >> 4 : pair & 15U")], FORMAT_TESTS),
     Mutant("mxfp4-scale-255", [45], "scale byte 255 is 2^128",
            [(MXFP4, "code == 255 ? 0.0 : std::bit_cast", "std::bit_cast"), (MXFP4, "const bool dead = code == std::byte{255};", "const bool dead = false;"),
-            (MXFP4, "if (i >= count || code == std::byte{255}) continue;", "if (i >= count) continue;")], KERNELS),
+            (MXFP4, "if (i >= count || code == std::byte{255}) continue;", "if (i >= count) continue;")], FORMAT_TESTS),
     Mutant("mxfp4-scale-0", [45], "scale byte 0 is flushed to zero",
-           [(MXFP4, "code == 255 ? 0.0", "code == 255 || code == 0 ? 0.0")], KERNELS),
+           [(MXFP4, "code == 255 ? 0.0", "code == 255 || code == 0 ? 0.0")], FORMAT_TESTS),
     Mutant("mxfp4-dead-minus-zero", [45], "negative codes of a dead group are -0, not +0",
-           [(MXFP4, "const bool dead = code == std::byte{255};", "const bool dead = false;")], KERNELS),
+           [(MXFP4, "const bool dead = code == std::byte{255};", "const bool dead = false;")], FORMAT_TESTS),
     Mutant("flush-to-zero", [45], "the arithmetic runs with subnormals flushed",
-           [("k3/core/fp_env.hpp", "kContract = 0x1f80;", "kContract = 0x9fc0;")], ("core", "kernels", "simd", "model/test_forward")),
+           [("k3/core/fp_env.hpp", "kContract = 0x1f80;", "kContract = 0x9fc0;")], ("core", "kernels/test_matmul", "kernels/test_vector", "simd")),
     Mutant("mxfp4-group-by-rows", [46], "one scale for 32 rows instead of 32 columns",
-           [(MXFP4, "scales + r * scale_bytes(cols)", "scales + r / 32 * scale_bytes(cols)")], KERNELS),
+           [(MXFP4, "scales + r * scale_bytes(cols)", "scales + r / 32 * scale_bytes(cols)")], FORMAT_TESTS),
     Mutant("config-group-size", [46], "a group size other than 32 is accepted",
            [(CHECKS, 'fields.expect(scheme, {"group_size"}, 32);', "")], ("model/test_config_reader",)),
     Mutant("e2m1-twos-complement", [47], "codes 8 to 15 count down from the largest",
-           [(REGS, "-0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0};", "-6.0, -6.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.5};")], KERNELS),
+           [(REGS, "-0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0};", "-6.0, -6.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.5};")], FORMAT_TESTS),
     Mutant("vector-f32-as-bf16", [48], "F32 vectors are read as BF16",
            [(BOUND, "if (info.dtype == checkpoint::Dtype::f32) std::memcpy(&values[i], bytes.data() + 4 * i, 4);\n            else ", "")],
            ("model/test_bound_model", "golden")),
@@ -456,7 +458,7 @@ MUTANTS = [
            [("k3/kernels/dot.hpp", "    return simd::reduce(acc);",
              "    double four[4] = {};\n    for (std::size_t i = 0; i < n; ++i)\n"
              "        four[i % 4] = simd::madd_exact(static_cast<double>(x[i]), static_cast<double>(y[i]), four[i % 4]);\n"
-             "    return (four[0] + four[2]) + (four[1] + four[3]);")], ("kernels", "layers", "golden")),
+             "    return (four[0] + four[2]) + (four[1] + four[3]);")], DOT_TESTS),
     Mutant("matmul-four-lanes", [], "matmul: four lanes instead of eight",
            [(FEW, "for (std::size_t t = 0; t < T; ++t) output(simd::reduce(acc[r][t]), y.row(t)[rows[r]]);",
              """for (std::size_t t = 0; t < T; ++t) {
@@ -468,21 +470,21 @@ MUTANTS = [
                     four[i % 4] = simd::madd_exact(static_cast<double>(x.row(t)[col + i]), weights[i], four[i % 4]);
             }
             output((four[0] + four[2]) + (four[1] + four[3]), y.row(t)[rows[r]]);
-        }""")], ("kernels", "golden")),
+        }""")], DOT_TESTS),
     Mutant("reduce-order", [], "dot: lanes are added pairwise from the left",
-           [(SCALAR, "return (a + c) + (b + d);", "return (a + b) + (c + d);")], ("simd", "kernels", "golden")),
+           [(SCALAR, "return (a + c) + (b + d);", "return (a + b) + (c + d);")], ("simd",) + DOT_TESTS),
     Mutant("fence-lanes", [], "products of lanes lose their fence, in a unit that has fused multiply-add",
            [(SCALAR, "K3_INLINE static void fence(f32& v) noexcept { simd::fence(v); }", "K3_INLINE static void fence(f32&) noexcept {}"),
             (SCALAR, "K3_INLINE static void fence(f64& v) noexcept { simd::fence(v); }", "K3_INLINE static void fence(f64&) noexcept {}")],
-           ("kernels", "simd"), FUSING),
+           ("kernels/test_kda", "kernels/test_vector", "simd"), FUSING),
     Mutant("fence-f32-lanes", [], "the same for binary32 alone: the recurrences, not the elementary functions",
            [(SCALAR, "K3_INLINE static void fence(f32& v) noexcept { simd::fence(v); }", "K3_INLINE static void fence(f32&) noexcept {}")],
-           ("kernels", "layers", "simd"), FUSING),
+           ("kernels/test_kda", "kernels/test_vector"), FUSING),
     Mutant("fence-single", [], "products of single values lose their fence",
-           [(FENCE, "T product = x * y;\n    fence(product);", "T product = x * y;")], ("kernels", "simd", "model/test_forward"), FUSING),
+           [(FENCE, "T product = x * y;\n    fence(product);", "T product = x * y;")], ("kernels/test_kda", "kernels/test_top_k", "simd", "kernels/test_attention"), FUSING),
     Mutant("rmsnorm-order", [], "rmsnorm: x * (inv * w)",
            [(NORM, "simd::mul(simd::mul(simd::load<A>(x + i, count), inv), simd::load<A>(w + i, count))",
-             "simd::mul(simd::load<A>(x + i, count), simd::mul(inv, simd::load<A>(w + i, count)))")], ("kernels", "golden")),
+             "simd::mul(simd::load<A>(x + i, count), simd::mul(inv, simd::load<A>(w + i, count)))")], ("kernels/test_vector", "golden")),
     Mutant("rmsnorm-factor-unrounded", [], "rmsnorm: the factor stays in binary64",
            [(NORM, "        const std::size_t count = n - i;\n        simd::store<A>(y + i, simd::mul(simd::mul(",
              """        const double wide = 1.0 / __builtin_sqrt(dot64<A>(x, x, n) / static_cast<double>(n) + eps);
@@ -492,29 +494,29 @@ MUTANTS = [
             continue;
         }
         const std::size_t count = n - i;
-        simd::store<A>(y + i, simd::mul(simd::mul(""")], ("kernels", "golden")),
+        simd::store<A>(y + i, simd::mul(simd::mul(""")], ("kernels/test_vector", "golden")),
     Mutant("rmsnorm-eps-outside", [], "rmsnorm: epsilon outside the root",
            [(NORM, "__builtin_sqrt(dot64<A>(x, x, n) / static_cast<double>(n) + eps)", "(__builtin_sqrt(dot64<A>(x, x, n) / static_cast<double>(n)) + eps)")],
-           ("kernels", "golden")),
+           ("kernels/test_vector", "golden")),
     Mutant("conv-current-last", [], "short_conv: oldest first, the current input last",
            [(CONV, "simd::mul(simd::load<A>(w + (taps - 1) * channels + c, count), simd::load<A>(u.row(t) + c, count))",
              "simd::mul(simd::load<A>(w + c, count), simd::load<A>(input(t, taps - 1) + c, count))"),
             (CONV, "for (std::size_t j = 0; j + 1 < taps; ++j)\n                acc", "for (std::size_t j = 1; j < taps; ++j)\n                acc")],
-           ("kernels", "golden")),
+           ("kernels/test_kda", "golden")),
     Mutant("residual-prefix-first", [], "attention_residual: the running prefix before the blocks",
            [(FORWARD, "sources[s] = b.blocks + (s * b.tokens + t) * hidden;", "sources[s + 1] = b.blocks + (s * b.tokens + t) * hidden;"),
             (FORWARD, "sources[blocks] = b.prefix + t * hidden;", "sources[0] = b.prefix + t * hidden;")], MODEL_TESTS),
     Mutant("residual-f32-denominator", [], "attention_residual: the denominator in binary32",
            [(RESIDUAL, "double z = 0.0;", "float z = 0.0F;"), (RESIDUAL, "z += static_cast<double>(scratch[i]);", "z += scratch[i];"),
             (RESIDUAL, "static_cast<double>(scratch[s]) / z", "static_cast<double>(scratch[s]) / static_cast<double>(z)")],
-           ("kernels", "golden")),
+           ("kernels/test_attention", "golden")),
     Mutant("residual-score-order", [], "attention_residual: inv times the dot instead of the dot of the scaled key",
            [(RESIDUAL, "const auto key = simd::mul(simd::load<A>(v + i, n - i), inv);", "const auto key = simd::load<A>(v + i, n - i);"),
             (RESIDUAL, "scratch[s] = simd::round32(simd::reduce(acc));",
              "scratch[s] = simd::round32(simd::mul(simd::reduce(acc), static_cast<double>(rms_factor<A>(v, n, eps))));")],
-           ("kernels", "golden")),
+           ("kernels/test_attention", "golden")),
     Mutant("attention-f32-denominator", [], "latent_attention: the denominator in binary32",
-           [(ATTENTION, "z = z + weight;", "z = simd::widen(simd::narrow(z + weight));")], ("kernels", "golden")),
+           [(ATTENTION, "z = z + weight;", "z = simd::widen(simd::narrow(z + weight));")], ("kernels/test_attention", "golden")),
     Mutant("attention-online", [], "latent_attention: online softmax, rescaled at each new maximum",
            [(ATTENTION, "    double total[kBlock];\n    simd::store<A>(total, z);",
              """    double total[kBlock];
@@ -538,7 +540,7 @@ MUTANTS = [
             e[s * kBlock + h] = one(c - m);
             total[h] += e[s * kBlock + h];
         }
-    }""")], ("kernels", "golden")),
+    }""")], ("kernels/test_attention", "golden")),
     Mutant("attention-f32-scale", [], "latent_attention: the score scale rounded to binary32",
            [(MLA, "const double scale = kernels::inverse_sqrt(static_cast<double>(s.qk_head()));",
              "const double scale = simd::round32(kernels::inverse_sqrt(static_cast<double>(s.qk_head())));")], MLA_TESTS),
@@ -546,33 +548,33 @@ MUTANTS = [
            [(DELTA, "error[n] = simd::load<A>(in.v + j + 8 * n, live(n)) - sum[n];",
              "error[n] = simd::mul(simd::load<A>(in.v + j + 8 * n, live(n)) - sum[n], simd::broadcast<simd::f32x8, A>(in.beta));"),
             (DELTA, "simd::broadcast<simd::f32x8, A>(simd::mul(in.k[i], in.beta))", "simd::broadcast<simd::f32x8, A>(in.k[i])")],
-           ("kernels", "golden")),
+           ("kernels/test_kda", "golden")),
     Mutant("situ-association", [], "situ_glu: b1 (tanh sigmoid) instead of (b1 tanh) sigmoid",
            [(ELEMENTWISE, "simd::mul(simd::mul(beta, simd::tanh<A>(g / beta)), simd::sigmoid<A>(g))",
-             "simd::mul(beta, simd::mul(simd::tanh<A>(g / beta), simd::sigmoid<A>(g)))")], ("kernels", "golden")),
+             "simd::mul(beta, simd::mul(simd::tanh<A>(g / beta), simd::sigmoid<A>(g)))")], ("kernels/test_vector", "golden")),
     Mutant("router-f32-sum", [], "router: the sum of the chosen scores in binary32",
            [(TOP_K, "double sum = 0.0;", "float sum = 0.0F;"), (TOP_K, "sum += static_cast<double>(scratch[ids[j]]);", "sum += scratch[ids[j]];")],
-           ("kernels", "golden")),
+           ("kernels/test_top_k", "golden")),
     Mutant("router-rounds-twice", [], "router: the normalised weight is rounded before it is scaled",
-           [(TOP_K, "s / (sum + 1e-20) : s;", "static_cast<double>(simd::round32(s / (sum + 1e-20))) : s;")], ("kernels", "golden")),
+           [(TOP_K, "s / (sum + 1e-20) : s;", "static_cast<double>(simd::round32(s / (sum + 1e-20))) : s;")], ("kernels/test_top_k", "golden")),
     Mutant("router-single-renormalised", [], "router: a single chosen expert is renormalised too",
-           [(TOP_K, "rule.renormalize && rule.top_k > 1 ?", "rule.renormalize ?")], ("kernels", "layers/test_moe")),
+           [(TOP_K, "rule.renormalize && rule.top_k > 1 ?", "rule.renormalize ?")], ("kernels/test_top_k", "layers/test_moe")),
     Mutant("router-no-1e-20", [], "router: no 1e-20 under the sum",
-           [(TOP_K, "s / (sum + 1e-20)", "s / sum")], ("kernels",)),
+           [(TOP_K, "s / (sum + 1e-20)", "s / sum")], ("kernels/test_top_k",)),
     Mutant("router-nan-passes", [], "router: NaN in a choice key is no error",
-           [(TOP_K, "if (c != c) return false;", "")], ("kernels", "model/test_forward")),
+           [(TOP_K, "if (c != c) return false;", "")], ("kernels/test_top_k", "model/test_forward")),
     Mutant("argmax-nan-passes", [], "argmax: NaN is no error",
-           [(TOP_K, "if (x[i] != x[i]) return -1;", "")], ("kernels", "model/test_forward")),
+           [(TOP_K, "if (x[i] != x[i]) return -1;", "")], ("kernels/test_top_k", "model/test_forward")),
     Mutant("exp-short-series", [], "exp: the series ends four terms early",
-           [(MATH, "mul_then_add(mul_then_add(b0, b1, r4), b2, r8)", "mul_then_add(b0, b1, r4)")], ("simd", "kernels", "golden")),
+           [(MATH, "mul_then_add(mul_then_add(b0, b1, r4), b2, r8)", "mul_then_add(b0, b1, r4)")], ("simd", "kernels/test_vector")),
     Mutant("exp-nan-clamped", [], "exp: the clamp turns NaN into its lower bound",
-           [(MATH, "select_lt(v, lo, lo, v)", "select_lt(lo, v, v, lo)")], ("simd", "kernels")),
+           [(MATH, "select_lt(v, lo, lo, v)", "select_lt(lo, v, v, lo)")], ("simd", "kernels/test_vector")),
     Mutant("tanh-minus-zero", [], "tanh: small arguments take the long way, and -0 becomes +0",
-           [(MATH, "narrow(select_lt(wide, tiny, select_lt(minus_tiny, wide, wide, value), value))", "narrow(value)")], ("simd", "kernels")),
+           [(MATH, "narrow(select_lt(wide, tiny, select_lt(minus_tiny, wide, wide, value), value))", "narrow(value)")], ("simd", "kernels/test_vector")),
     Mutant("narrow-truncates", [], "round32 dropped: sums are cut to 24 bits instead of rounded",
            [(FENCE, "    fence(rounded);\n    return rounded;",
              "    if ((x > 0 && static_cast<double>(rounded) > x) || (x < 0 && static_cast<double>(rounded) < x))\n"
-             "        rounded = __builtin_nextafterf(rounded, 0.0F);\n    fence(rounded);\n    return rounded;")], ("simd", "kernels")),
+             "        rounded = __builtin_nextafterf(rounded, 0.0F);\n    fence(rounded);\n    return rounded;")], ("simd", "kernels/test_vector")),
 ]
 
 NOT_APPLICABLE = {

@@ -4,7 +4,7 @@ should notice. By hand, not in CI:
 
     tests/mutants/run.py                  all of them
     tests/mutants/run.py --only kda-tap-order --only bf16-high-half
-    tests/mutants/run.py --resume         those without a result since the entry or its tests changed
+    tests/mutants/run.py --resume         all but those whose entry is the same and was killed before
     tests/mutants/run.py --check          only whether every old text is still there, once
     tests/mutants/run.py --markdown FILE  also writes the table of results
 
@@ -72,7 +72,7 @@ class Tree:
         self.source, self.work = source, work
         self.root = os.path.join(work, "tree")
         self.mutated = {}  # path -> text, while a mutant is in place
-        self.stamps = {}
+        self.digests = {}
         self.flags = ["-std=c++20", "-O1", "-fopenmp", "-ffp-contract=off", "-DNDEBUG", "-w", "-DEIGEN_DONT_VECTORIZE",
                       f'-DK3_SOURCE_DIR="{self.root}"', f'-DK3_TEST_DATA="{self.root}/tests"',
                       f"-I{self.root}", f"-I{self.root}/tests"] + self.packages("--cflags")
@@ -142,16 +142,24 @@ class Tree:
         text = read(depfile).replace("\\\n", " ")
         return text.split(":", 1)[1].split()
 
+    def digest(self, path):
+        """Of a file's text; by content, since a mutant comes and goes."""
+        stat = os.stat(path)
+        key = (path, stat.st_mtime_ns, stat.st_size)
+        if key not in self.digests:
+            with open(path, "rb") as file:
+                self.digests[key] = hashlib.sha256(file.read()).hexdigest()
+        return self.digests[key]
+
+    def inputs(self, dep):
+        return {path: self.digest(path) for path in self.includes(dep) if path.startswith(self.root)}
+
     def is_fresh(self, obj, dep):
-        if not os.path.exists(obj) or not os.path.exists(dep):
+        stamp = obj + ".json"
+        if not all(map(os.path.exists, (obj, dep, stamp))):
             return False
-        time_made = os.stat(obj).st_mtime_ns
-        for path in self.includes(dep):
-            if path not in self.stamps or path.startswith(self.root):
-                self.stamps[path] = os.stat(path).st_mtime_ns if os.path.exists(path) else sys.maxsize
-            if self.stamps[path] > time_made:
-                return False
-        return True
+        then = json.loads(read(stamp))
+        return all(os.path.exists(path) and self.digest(path) == digest for path, digest in then.items())
 
     def compile(self, source, variant, extra):
         obj, dep = self.names_of(source, variant)
@@ -163,6 +171,7 @@ class Tree:
                 os.remove(obj)
             lines = [line for line in run.stderr.split("\n") if "error" in line] or ["no message"]
             raise Failure(f"{source} does not compile: {lines[0][-200:]}")
+        write(obj + ".json", json.dumps(self.inputs(dep)))
         return obj
 
     def base(self, source):
@@ -224,19 +233,21 @@ def launch(command):
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, env=environment)
 
 
-def run_cases(program, names=None):
-    """Runs a program until its first failure. The name of the case that failed, or None."""
-    filters = []
-    if names is not None:
-        filters = ["-tc=" + ",".join(name.replace(",", "?").replace("\\", "?") for name in names)]
+def case_filter(option, names):
+    return [f"-{option}=" + ",".join(re.sub(r'[,\\"]', "?", name) for name in names)] if names else []
+
+
+def run_cases(program, names=(), without=()):
+    """The name of the first case that fails, in a list; empty if none does. `names`: only these."""
+    command = [program, "--no-colors=true", *case_filter("tc", names), *case_filter("tce", without)]
     try:
-        run = launch([program, "--no-colors=true", "--abort-after=1", *filters])
+        run = launch(command + ["--abort-after=1"])
     except subprocess.TimeoutExpired:
-        return f"{os.path.basename(program)} (not over after {TIMEOUT} s)"
+        return [f"{os.path.basename(program)} (not over after {TIMEOUT} s)"]
     if run.returncode == 0:
-        return None
-    match = re.search(r"^TEST CASE:\s*(.*)$", run.stdout, re.M)
-    return match.group(1).strip() if match else f"{os.path.basename(program)} (exit code {run.returncode})"
+        return []
+    failed = [name.strip() for name in re.findall(r"^TEST CASE:\s*(.*)$", run.stdout, re.M)]
+    return failed[:1] or [f"{os.path.basename(program)} (exit code {run.returncode})"]
 
 
 def case_names(program):
@@ -258,90 +269,96 @@ def expand(tree, names):
 
 
 def about_trap(traps, name):
-    """Whether a test's name mentions one of the traps by number."""
-    for number in traps:
-        if re.search(rf"\btraps? (\d+(, | and |\. |/))*{number}\b", name):
-            return True
-    return False
+    """Whether a test's name mentions one of the traps by number: "trap 3", "traps 8 and 9", "traps 33 to 40"."""
+    mentioned = set()
+    for numbers in re.findall(r"\btraps? (\d+(?:(?:, | and | to )\d+)*)", name):
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", numbers):
+            mentioned.update(range(int(first), int(last or first) + 1))
+    return not mentioned.isdisjoint(traps)
 
 
 class Runner:
     def __init__(self, tree, results_path):
         self.tree, self.results_path = tree, results_path
         self.results = json.loads(read(results_path)) if os.path.exists(results_path) else {}
-        self.control_cache = {}
+        self.broken = {}  # (unit, case) -> True where a case fails without a mutant
 
     def save(self):
         write(self.results_path, json.dumps(self.results, indent=1))
 
-    def fingerprint(self, mutant):
-        text = repr((mutant.edits, mutant.tests, mutant.flags, mutant.traps))
-        for unit in expand(self.tree, mutant.tests):
-            text += read(os.path.join(self.tree.root, unit))
-        return hashlib.sha256(text.encode()).hexdigest()
+    @staticmethod
+    def fingerprint(mutant):
+        return hashlib.sha256(repr((mutant.edits, mutant.flags, mutant.traps)).encode()).hexdigest()
 
-    def control(self, unit, flags):
-        """The case that fails without a mutant, or None. Remembered across runs for as long as the program is the same."""
-        key = unit + " ".join(flags)
-        if key not in self.control_cache:
-            variant = "base" if not flags else "base" + re.sub(r"\W+", "_", " ".join(flags))
-            program = self.tree.program(unit, variant, flags)[0]
-            with open(program, "rb") as file:
-                digest = hashlib.sha256(file.read()).hexdigest()
-            stored = self.results.get("control " + key)
-            if stored is None or stored["program"] != digest or stored["failed"] is not None:
-                stored = {"program": digest, "failed": run_cases(program)}
-                self.results["control " + key] = stored
-                self.save()
-                if stored["failed"] is not None:
-                    print(f'CONTROL  {unit} fails without a mutant: "{stored["failed"]}"', flush=True)
-            self.control_cache[key] = stored["failed"]
-        return self.control_cache[key]
+    def build(self, unit, mutant, whole, built):
+        """The program with the mutant in it, or None if the mutant is not in it. The tree is clean before and after."""
+        self.tree.prepare(unit)
+        self.tree.apply(mutant)
+        try:
+            program, changed = self.tree.program(unit, "mutant", mutant.flags, whole, built)
+        finally:
+            self.tree.restore()
+        return program if changed else None
+
+    def passes_without(self, unit, case, flags):
+        """Whether the case passes when nothing is wrong, in a program built alike. Remembered for that program."""
+        variant = "base" if not flags else "base" + re.sub(r"\W+", "_", " ".join(flags))
+        program = self.tree.program(unit, variant, flags)[0]
+        with open(program, "rb") as file:
+            key = "control " + hashlib.sha256(file.read()).hexdigest() + " " + case
+        if key not in self.results:
+            self.results[key] = run_cases(program, [case] if case in case_names(program) else [])
+            self.save()
+        if self.results[key]:
+            print(f'CONTROL  {unit} fails without a mutant: "{case}"', flush=True)
+            self.broken[unit, case] = True
+        return not self.results[key]
+
+    def failing_case(self, unit, program, mutant, only_its_trap):
+        """The case that fails because of the mutant, or None."""
+        names = case_names(program)
+        if only_its_trap:
+            names = [name for name in names if about_trap(mutant.traps, name)]
+        while True:
+            without = [name for name in names if (unit, name) in self.broken]
+            wanted = [name for name in names if name not in without] if only_its_trap else ()
+            if only_its_trap and not wanted:
+                return None
+            failed = run_cases(program, wanted, without)
+            if not failed or self.passes_without(unit, failed[0], mutant.flags):
+                return failed[0] if failed else None
+            if failed[0] not in names:  # it ends without naming a case: nothing can be left out
+                return None
 
     def kill(self, mutant, units, whole):
-        """The unit and case that notice the mutant, or None. First the cases whose name has the trap's number."""
-        built, programs = {}, []
-        variant = "mutant"
-        shutil.rmtree(os.path.join(self.tree.work, variant), ignore_errors=True)
-        for unit in units:
-            program, changed = self.tree.program(unit, variant, mutant.flags, whole, built)
-            if not changed:
-                continue
-            programs.append((unit, program))
-            names = [name for name in case_names(program) if about_trap(mutant.traps, name)]
-            if names:
-                failed = run_cases(program, names)
+        """The case that notices the mutant, or None. First the cases whose name has the trap's number."""
+        built, programs = {}, {}
+        shutil.rmtree(os.path.join(self.tree.work, "mutant"), ignore_errors=True)
+        for only_its_trap in (True, False) if mutant.traps else (False,):
+            for unit in units:
+                if unit not in programs:
+                    if only_its_trap and not any(about_trap(mutant.traps, line)
+                                                 for line in read(os.path.join(self.tree.root, unit)).split("\n")):
+                        continue
+                    programs[unit] = self.build(unit, mutant, whole, built)
+                failed = self.failing_case(unit, programs[unit], mutant, only_its_trap) if programs[unit] else None
                 if failed:
-                    return unit, failed
-        for unit, program in programs:
-            failed = run_cases(program)
-            if failed:
-                return unit, failed
+                    return failed
         return None
 
     def run(self, mutant):
         """(status, text)"""
-        units = []
-        for unit in expand(self.tree, mutant.tests):
-            try:
-                self.tree.prepare(unit)
-                if self.control(unit, list(mutant.flags)) is None:
-                    units.append(unit)
-            except Failure as failure:
-                print(f"CONTROL  {failure}", flush=True)
+        units = expand(self.tree, mutant.tests)
         if not units:
-            return "SURVIVED", "no test of this mutant is there, or none passes without it"
+            return "SURVIVED", "its tests are not there"
         try:
-            self.tree.apply(mutant)
             killer = None
             if all(path.startswith(BELOW_THE_SEAM) for path, _, _ in mutant.edits):
                 killer = self.kill(mutant, units, whole=False)
             killer = killer or self.kill(mutant, units, whole=True)
         except Failure as failure:
             return "ERROR", str(failure)
-        finally:
-            self.tree.restore()
-        return ("killed", killer[1]) if killer else ("SURVIVED", "")
+        return ("killed", killer) if killer else ("SURVIVED", "")
 
 
 def markdown(path, results):
@@ -411,15 +428,12 @@ def main():
         print(f"{stored['status']:<8} {mutant.id}  {mutant.trap_text()}  {by}  ({stored['seconds']} s)", flush=True)
         if args.markdown:
             markdown(args.markdown, runner.results)
-    broken = [key for key, value in runner.results.items() if key.startswith("control ") and value["failed"] is not None]
     if args.markdown:
         markdown(args.markdown, runner.results)
-    for key in broken:
-        print(f'a test fails without a mutant: {key[len("control "):]}: "{runner.results[key]["failed"]}"')
     if counts["ERROR"]:
         print(f"{counts['ERROR']} mutants could not be built")
     print(f"{counts['killed']} killed, {counts['SURVIVED']} survived, {len(table.NOT_APPLICABLE)} not applicable")
-    return 1 if stale or broken or counts["SURVIVED"] or counts["ERROR"] else 0
+    return 1 if stale or runner.broken or counts["SURVIVED"] or counts["ERROR"] else 0
 
 
 if __name__ == "__main__":

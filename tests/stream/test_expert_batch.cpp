@@ -1,5 +1,6 @@
 #include "k3/stream/expert_batch.hpp"
 
+#include <algorithm>
 #include <map>
 #include <vector>
 

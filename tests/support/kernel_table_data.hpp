@@ -149,6 +149,7 @@ class Run {
         std::byte* base = memory_.data();
         base += (64 - reinterpret_cast<std::uintptr_t>(base) % 64) % 64;
         exec.threads = threads;
+        exec.least_work = 0;  // split the smallest work too
         exec.least_work = 0;  // splits even tiny work
         exec.local = base;
         exec.local_bytes = local_;
