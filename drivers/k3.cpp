@@ -62,9 +62,9 @@ std::vector<std::int64_t> end_ids(const run::Options& options, const k3::model::
 /// One line, the run's last on stderr, for an end that is not the asked one; its exit code.
 int finish(const run::Outcome& outcome, const run::Stdout& out, const std::string& result) {
     const std::string kept = std::to_string(outcome.ids.size()) + " tokens are in " + result;
-    if (outcome.expert_failure) {
-        std::fprintf(stderr, "k3: %s; the %s\n", outcome.expert_failure->what(), kept.c_str());
-        return drivers::kUnsound;
+    if (outcome.failure) {
+        std::fprintf(stderr, "k3: %s; the %s\n", outcome.failure->what(), kept.c_str());
+        return drivers::exit_code(outcome.failure->code());
     }
     if (out.failed()) {
         std::fprintf(stderr, "k3: standard output could not be written: %s; check where it goes, the %s\n",
@@ -132,7 +132,7 @@ int run_model(const run::Options& options) {
     const std::uint64_t peak_rss = k3::io::peak_rss_bytes();
     report.totals(*outcome, request.prompt.size(), peak_rss);
     // The result is written first, so that the line about how it ended tells the truth about it.
-    const int code = outcome->expert_failure ? drivers::kUnsound
+    const int code = outcome->failure ? drivers::exit_code(outcome->failure->code())
                      : out.failed()          ? drivers::kNotWritten
                      : outcome->interrupted  ? drivers::kInterrupted
                                              : drivers::kSuccess;

@@ -17,6 +17,7 @@
 #include "k3/simd/lanes.hpp"
 #include "k3/simd/math.hpp"
 #include "k3/simd/regs.hpp"
+#include "k3/io/atomic_file.hpp"
 #include "k3/io/cpu_limits.hpp"
 #include "k3/io/file.hpp"
 #include "k3/io/memory_limits.hpp"

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "k3/checkpoint/expert_name.hpp"
-#include "k3/checkpoint/safetensors_writer.hpp"
 #include "k3/checkpoint/shard_index.hpp"
 #include "k3/checkpoint/tensor_reader.hpp"
 #include "k3/core/error.hpp"
+#include "k3/io/atomic_file.hpp"
 #include "k3/formats/mxfp4.hpp"
 #include "k3/model/config_reader.hpp"
 
@@ -120,7 +120,7 @@ class Sink {
     Sink(const std::string& path, std::string type, std::vector<std::uint64_t> dims)
         : type_(std::move(type)), dims_(std::move(dims)) {
         if (path.empty()) return;
-        file_.emplace(checkpoint::PendingFile::create(path));
+        file_.emplace(io::PendingFile::create(path));
         const std::string head = detail::npy_header(type_, dims_);
         put(std::as_bytes(std::span(head.data(), head.size())));
     }
@@ -147,7 +147,7 @@ class Sink {
     }
     std::string type_;
     std::vector<std::uint64_t> dims_;
-    std::optional<checkpoint::PendingFile> file_{};
+    std::optional<io::PendingFile> file_{};
     std::uint64_t at_ = 0, column_ = 0;
 };
 

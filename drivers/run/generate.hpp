@@ -57,7 +57,7 @@ struct Outcome {
     std::string text{};                             // as written to stdout, if there is a tokenizer
     std::int32_t stopped_at = -1;                   // the end id, -1 if none
     bool interrupted = false;
-    std::optional<Error> expert_failure{};
+    std::optional<Error> failure{};  // what ended the run early; the ids before it are sound
 };
 
 /// Writes tokens to stdout: as text in whole characters, or as numbers separated by commas on one line.
@@ -94,7 +94,8 @@ class TokenWriter {
     bool any_ = false;
 };
 
-/// Errors: those of Session::feed and argmax but Code::expert, which ends the run with what came before it.
+/// Errors: those of Session::feed and argmax before the first id. Later ones, a failed expert and an interrupt end the
+/// run with what came before them.
 inline Outcome generate(engine::Session& session, const Request& request, const text::Tokenizer* tokenizer, Stdout& out,
                         Watcher& watcher) {
     using Clock = std::chrono::steady_clock;
@@ -109,6 +110,7 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
             const engine::FeedProgress progress = [&](std::size_t done, std::size_t tokens, std::size_t layer,
                                                       std::size_t layers) {
                 watcher.feeding(step, done, tokens, request.chunk, layer, layers);
+                return step != 0 || !interrupted();  // a prompt may take hours; a later step is completed
             };
             const bool again = request.decoding == Decoding::recompute;
             const std::span<const float> logits =
@@ -139,8 +141,9 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
             if (out.failed()) break;  // nobody reads on
         }
     } catch (const Error& error) {
-        if (error.code() != Code::expert) throw;
-        outcome.expert_failure = error;
+        if (error.code() == Code::interrupted) outcome.interrupted = true;
+        else if (error.code() == Code::expert || !outcome.ids.empty()) outcome.failure = error;
+        else throw;  // nothing to keep
     }
     writer.finish();
     outcome.text = writer.text();

@@ -14,8 +14,8 @@
 #include <system_error>
 #include <utility>
 
-#include "k3/checkpoint/safetensors_writer.hpp"
 #include "k3/core/error.hpp"
+#include "k3/io/atomic_file.hpp"
 
 namespace k3::run {
 
@@ -41,7 +41,7 @@ class OutputFile {
             }
             if (::access(file.path_.c_str(), W_OK) != 0) fail(path, std::string("exists: ") + std::strerror(errno));
         }
-        (void)checkpoint::PendingFile::create(file.path_);
+        (void)io::PendingFile::create(file.path_);
         return file;
     }
 
@@ -56,7 +56,7 @@ class OutputFile {
 
     /// Errors: Code::write naming the path; an older file of that name is then unharmed.
     void write(std::string_view bytes) const {
-        if (device_ < 0) return checkpoint::write_small_file(path_, bytes);
+        if (device_ < 0) return io::write_small_file(path_, bytes);
         while (!bytes.empty()) {
             const ssize_t put = ::write(device_, bytes.data(), bytes.size());
             if (put < 0 && errno == EINTR) continue;

@@ -105,13 +105,13 @@ inline std::string result_json(const RunFacts& run) {
                       {"io_seconds", 0.0},
                       {"peak_rss_bytes", run.peak_rss}};
     json["exit_code"] = run.exit_code;
-    json["error"] = o.expert_failure ? Json(o.expert_failure->what()) : Json(nullptr);
+    json["error"] = o.failure ? Json(o.failure->what()) : Json(nullptr);
 
     json["full_ids"] = std::move(full);
     json["layers"] = run.session.config().shape.layers;
     json["layers_requested"] = run.options.layers == 0 ? layers : run.options.layers;
     json["layers_completed"] = o.steps_fed > 0 ? layers : 0;
-    json["expert_drops"] = o.expert_failure ? 1 : 0;
+    json["expert_drops"] = o.failure && o.failure->code() == Code::expert ? 1 : 0;
     json["peak_rss_bytes"] = run.peak_rss;
     json["wall_seconds"] = seconds;
     json["seconds_per_token"] = o.ids.empty() ? 0.0 : seconds / static_cast<double>(o.ids.size());

@@ -28,6 +28,7 @@
 #include "drivers/synth/values.hpp"
 #include "k3/checkpoint/safetensors_writer.hpp"
 #include "k3/core/error.hpp"
+#include "k3/io/atomic_file.hpp"
 
 namespace k3::synth {
 
@@ -173,7 +174,7 @@ inline std::string index_json(const ModelShape& shape, const Plan& plan) {
 inline void write_checkpoint(const ModelShape& shape, const Plan& plan, const WriteOptions& options) {
     detail::prepare_folder(options, plan);
     constexpr std::uint64_t kSmallFiles = std::uint64_t{4} << 20;  // tokenizer, configurations, block rounding
-    checkpoint::require_free_space(options.out, plan.file_bytes + plan.tensors * 128 + kSmallFiles);
+    io::require_free_space(options.out, plan.file_bytes + plan.tensors * 128 + kSmallFiles);
     std::vector<std::string> made;
     try {
         std::uint64_t total = 0;
@@ -196,7 +197,7 @@ inline void write_checkpoint(const ModelShape& shape, const Plan& plan, const Wr
         flush.get();
         const auto put = [&](const char* name, const std::string& text) {
             made.push_back(options.out + "/" + name);
-            checkpoint::write_small_file(made.back(), text);
+            io::write_small_file(made.back(), text);
         };
         put("model.safetensors.index.json", detail::index_json(shape, plan));
         put("tiktoken.model", rank_file(shape.config.vocab));

@@ -1,6 +1,6 @@
 #ifndef K3_CORE_PARALLEL_HPP
 #define K3_CORE_PARALLEL_HPP
-// The one place where work is split over threads and where the floating-point environment is set. A body gets a
+// The one place where work is split over threads; each part runs under the contract's floating-point environment. A body gets a
 // contiguous range; which thread computes an element never changes the order in which that element is computed.
 #include <cstddef>
 

@@ -5,9 +5,12 @@
 // sequence as it was before that step.
 #include <algorithm>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <span>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "k3/checkpoint/shard_index.hpp"
@@ -39,8 +42,9 @@ struct Plan {
     std::uint64_t total() const noexcept { return weights + experts + state + workspace + index; }
 };
 
-/// progress(tokens done, tokens, layer done, layers), on the calling thread. It must not throw: it runs inside the step.
-using FeedProgress = std::function<void(std::size_t, std::size_t, std::size_t, std::size_t)>;
+/// progress(tokens done, tokens, layer done, layers), on the calling thread: false ends the feeding there, with
+/// Code::interrupted and the current step taken back. It must not throw: it runs inside the step.
+using FeedProgress = std::function<bool(std::size_t, std::size_t, std::size_t, std::size_t)>;
 /// progress(bytes done, bytes)
 using LoadProgress = std::function<void(std::uint64_t, std::uint64_t)>;
 
@@ -56,7 +60,7 @@ class Session {
     std::size_t position() const noexcept { return state_ ? state_->position() : 0; }
     std::uint64_t embedding_bytes_read() const noexcept { return parts_->embedding.bytes_read(); }
 
-    /// What load(positions) will hold. The chunk is the largest that fits, up to 512, unless the options fix it.
+    /// What load(positions) will hold. The chunk is the first of 512, 256, 128, ... that fits, unless the options fix it.
     Plan plan(std::size_t positions) const {
         Plan plan;
         const io::MemoryLimit limit = io::memory_limit();
@@ -84,6 +88,7 @@ class Session {
             throw Error(Code::plan, std::to_string(positions) + " positions are more than the model's " + std::to_string(parts_->config.shape.max_positions),
                         "shorten the prompt or ask for fewer tokens");
         if (plan.total() > plan.available) refuse(plan);
+        require_threads(options_.threads);
         const model::StepBytes step = forward_->step_bytes(plan.prefill_chunk, 1, positions);
         local_ = core::Buffer(options_.threads * step.local);
         shared_ = core::Buffer(step.shared);
@@ -166,6 +171,20 @@ class Session {
         return options;
     }
 
+    /// OpenMP ends the process if it cannot start its threads; this finds out first, and says so.
+    static void require_threads(unsigned count) {
+        std::latch all_started(1);  // outlives the threads that wait for it
+        std::vector<std::jthread> threads;
+        try {
+            for (unsigned i = 1; i < count; ++i) threads.emplace_back([&all_started] { all_started.wait(); });
+        } catch (const std::system_error& error) {
+            all_started.count_down();
+            throw Error(Code::plan, "only " + std::to_string(threads.size() + 1) + " of " + std::to_string(count) + " threads can be started: " + error.what(),
+                        "ask for fewer with --threads");
+        }
+        all_started.count_down();
+    }
+
     [[noreturn]] void refuse(const Plan& plan) const {
         const std::uint64_t fixed = plan.weights + plan.experts + plan.index;
         std::size_t fits = 0;
@@ -175,7 +194,7 @@ class Session {
                     std::to_string(plan.positions) + " positions need " + std::to_string(plan.total()) + " bytes (weights and index " +
                         std::to_string(fixed) + ", state and scratch " + std::to_string(plan.state + plan.workspace) + "), there are " +
                         std::to_string(plan.available) + " (" + plan.limited_by + ")",
-                    fits > 0 ? "at most " + std::to_string(fits) + " positions fit: shorten the prompt or --gen"
+                    fits > 0 ? "at most " + std::to_string(fits) + " positions fit: shorten the prompt or --gen, or use fewer --threads"
                              : "use a machine with more memory or bind fewer layers with --layers");
     }
 
@@ -200,7 +219,7 @@ class Session {
         if (progress)
             services.progress = {[](void* user, std::size_t layer, std::size_t layers) noexcept {
                                      const auto& r = *static_cast<const Report*>(user);
-                                     (*r.progress)(r.done, r.total, layer, layers);
+                                     return (*r.progress)(r.done, r.total, layer, layers);
                                  }, &report};
         model::Segment segment{};
         segment.state = state_->view();
@@ -224,6 +243,8 @@ class Session {
         switch (fault.code) {
             case core::FaultCode::router_nan:
                 throw Error(Code::numeric, "a router score is NaN at " + at, "check the checkpoint: no expert can be chosen");
+            case core::FaultCode::interrupted:
+                throw Error(Code::interrupted, "stopped at " + at, "nothing of that step is kept: feed it again");
             case core::FaultCode::expert_failed:
                 throw Error(Code::expert, "expert " + std::to_string(fault.expert) + " could not be loaded at " + at, "check the disk; ids from this step on are unsound");
             case core::FaultCode::weight_failed:

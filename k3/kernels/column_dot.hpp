@@ -1,6 +1,8 @@
 #ifndef K3_KERNELS_COLUMN_DOT_HPP
 #define K3_KERNELS_COLUMN_DOT_HPP
 // Sums down the columns of a weight matrix: the transposed product that absorbs the keys of latent attention.
+#include <cassert>
+
 #include "k3/core/view.hpp"
 #include "k3/formats/weight_format.hpp"
 
@@ -42,6 +44,7 @@ K3_INLINE void column_tile(const formats::Packed<F>& w, core::MatView<const floa
 /// Threads   none; safe for distinct outputs.
 template <class F, simd::Arch A>
 void column_dot(const formats::Packed<F>& w, core::MatView<const float> x, core::MatView<float> y) noexcept {
+    assert(x.cols == w.rows && y.cols == w.cols && x.rows == y.rows);
     constexpr std::size_t kTokens = simd::f64x8<A>::kRegs == 1 ? 8 : (simd::f64x8<A>::kRegs == 2 ? 4 : 2);
     for (std::size_t col = 0; col < w.cols; col += 8) {
         const std::size_t count = w.cols - col < 8 ? w.cols - col : 8;

@@ -2,6 +2,8 @@
 #define K3_KERNELS_MATMUL_HPP
 // y = x W^T for packed weights of any format; a matvec is the one-token case. Two bodies, one per bottleneck
 // (detail/matmul_few.hpp: memory, detail/matmul_many.hpp: arithmetic), one order of operations.
+#include <cassert>
+
 #include "k3/core/parallel.hpp"
 #include "k3/kernels/detail/matmul_many.hpp"
 
@@ -27,6 +29,7 @@ K3_INLINE constexpr MatmulScratch matmul_scratch(std::size_t cols) noexcept {
 template <class F, simd::Arch A, class Out>
 void matmul(const core::Exec& exec, const formats::Packed<F>& w, core::MatView<const float> x,
             core::MatView<Out> y) noexcept {
+    assert(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows);
     if (x.rows <= detail::kFewTokens<A>) {
         if (x.rows == 0) return;
         core::parallel(exec, w.rows, w.cols * x.rows, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
@@ -53,6 +56,7 @@ void matmul(const core::Exec& exec, const formats::Packed<F>& w, core::MatView<c
 template <class F, simd::Arch A, class Out>
 void matmul_on_thread(core::Arena scratch, const formats::Packed<F>& w, core::MatView<const float> x,
                       core::MatView<Out> y) noexcept {
+    assert(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows);
     if (x.rows <= detail::kFewTokens<A>) {
         if (x.rows != 0) detail::few<F, A>(w, 0, w.rows, x, y);
         return;

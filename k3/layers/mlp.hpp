@@ -35,10 +35,10 @@ template <simd::Arch A>
 
 /// layers::ExpertKernel for this arch; expert weights are resident when it is called.
 template <simd::Arch A>
-void expert_mlp(const core::Exec& exec, const ExpertWeights& w, Situ situ, core::MatView<const float> z,
+[[nodiscard]] core::Fault expert_mlp(const core::Exec& exec, const ExpertWeights& w, Situ situ, core::MatView<const float> z,
                 core::MatView<float> out, core::Arena scratch) noexcept {
     const Context context{exec, nullptr, nullptr};
-    static_cast<void>(mlp<A>(context, MlpWeights{w.gate, w.up, w.down}, situ, z, out, scratch));
+    return mlp<A>(context, MlpWeights{w.gate, w.up, w.down}, situ, z, out, scratch);
 }
 
 }  // namespace k3::layers::inline K3_TARGET

@@ -298,8 +298,9 @@ core::Fault Forward<A>::run_guarded(const core::Exec& exec, const Services& serv
             fault.layer = static_cast<std::int32_t>(index);
             return fault;
         }
-        if (services.progress.report != nullptr)
-            services.progress.report(services.progress.user, index + 1, model_.layer_count);
+        if (services.progress.report != nullptr &&
+            !services.progress.report(services.progress.user, index + 1, model_.layer_count))
+            return {.code = core::FaultCode::interrupted, .layer = static_cast<std::int32_t>(index)};
     }
     if (const core::Fault fault = logits(context, segments, count, b, blocks)) return fault;
     std::size_t t = 0;

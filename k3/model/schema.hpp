@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,7 +43,7 @@ struct Schema {
 /// Errors: Code::usage if `layers` is out of range.
 Schema make_schema(const ModelConfig& model, std::size_t layers);
 
-/// Errors: one Error(Code::tensor) with every missing or wrong tensor; the first 20 are named.
+/// Errors: one Error(Code::tensor) with every missing or wrong tensor, all named.
 void check(const Schema& schema, const checkpoint::ShardIndex& index);
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -126,29 +127,56 @@ class SchemaBuilder {
     std::size_t n_ = 0;
 };
 
-/// Counts all faults and keeps the text of the first few.
+/// Every fault, all of them named; neighbouring experts with the same fault are one entry: "...experts.[0-47].w1...".
 class TensorFaults {
   public:
-    /// `name` is called only if the text is kept: there may be half a million.
-    template <class Name>
-    void add(const Name& name, const std::string& what) {
-        if (count_++ >= kNamed) return;
-        if (!text_.empty()) text_ += "; ";
-        text_ += name() + " " + what;
+    void add(const std::string& name, const std::string& what) {
+        ++count_;
+        append(name + " " + what);
     }
-    void throw_if_any(const std::string& path) const {
+    void add(const checkpoint::ExpertName& at, const std::string& what) {
+        ++count_;
+        const std::string key = std::to_string(static_cast<int>(at.matrix)) + std::to_string(static_cast<int>(at.part)) + what;
+        if (at.layer != layer_) flush();
+        layer_ = at.layer;
+        auto& runs = runs_[key];
+        if (!runs.empty() && runs.back().last.expert + 1 == at.expert) runs.back().last = at;
+        else runs.push_back({at, at, what});
+    }
+    void throw_if_any(const std::string& path) {
+        flush();
         if (count_ == 0) return;
-        std::string text =
-            std::to_string(count_) + (count_ == 1 ? " tensor does" : " tensors do") + " not fit the config: " + text_;
-        if (count_ > kNamed) text += " and " + std::to_string(count_ - kNamed) + " more";
-        throw Error(Code::tensor, std::move(text), "check that config.json and the shards belong together",
-                    {.path = path});
+        throw Error(Code::tensor,
+                    std::to_string(count_) + (count_ == 1 ? " tensor does" : " tensors do") + " not fit the config: " + text_,
+                    "check that config.json and the shards belong together", {.path = path});
     }
 
   private:
-    static constexpr std::size_t kNamed = 20;
+    struct Run {
+        checkpoint::ExpertName first, last;
+        std::string what;
+    };
+    void append(const std::string& entry) {
+        if (!text_.empty()) text_ += "; ";
+        text_ += entry;
+    }
+    void flush() {
+        for (const auto& [key, runs] : runs_)
+            for (const Run& run : runs) {
+                std::string name = to_string(run.first);
+                if (run.first.expert != run.last.expert) {
+                    const std::string one = "experts." + std::to_string(run.first.expert) + ".";
+                    name.replace(name.find(one), one.size(), "experts.[" + std::to_string(run.first.expert) + "-" +
+                                                                 std::to_string(run.last.expert) + "].");
+                }
+                append(name + " " + run.what);
+            }
+        runs_.clear();
+    }
     std::size_t count_ = 0;
     std::string text_;
+    std::uint32_t layer_ = 0;
+    std::map<std::string, std::vector<Run>> runs_;  // of one layer
 };
 
 inline bool is_float(checkpoint::Dtype dtype) noexcept {
@@ -174,7 +202,7 @@ inline void check_expert_matrix(TensorFaults& faults, const checkpoint::ShardInd
                                 const checkpoint::ExpertName& at, const checkpoint::Shape& shape) {
     using checkpoint::ExpertPart;
     const auto name_of = [&](ExpertPart part) {
-        return [&at, part] { return to_string(checkpoint::ExpertName{at.layer, at.expert, at.matrix, part}); };
+        return checkpoint::ExpertName{at.layer, at.expert, at.matrix, part};
     };
     const auto get = [&](ExpertPart part) { return index.expert(at.layer, at.expert, at.matrix, part); };
     const auto packed = get(ExpertPart::packed), scale = get(ExpertPart::scale);
@@ -214,7 +242,7 @@ inline Schema make_schema(const ModelConfig& model, std::size_t layers) {
 inline void check(const Schema& schema, const checkpoint::ShardIndex& index) {
     detail::TensorFaults faults;
     for (const TensorRule& rule : schema.trunk) {
-        const auto name = [&rule] { return rule.name; };
+        const std::string& name = rule.name;
         const auto info = index.find(rule.name);
         if (!info) {
             faults.add(name, "is missing");

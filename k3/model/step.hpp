@@ -26,9 +26,10 @@ struct Segment {
     core::Fault fault{};                     // out: set if this segment failed; its logits are then meaningless
 };
 
-/// Called as a step proceeds: `layer` of `layers` are done. Runs on the calling thread.
+/// Called as a step proceeds: `layer` of `layers` are done. False ends the step with the fault `interrupted`. Runs on the
+/// calling thread.
 struct Progress {
-    void (*report)(void* user, std::size_t layer, std::size_t layers) noexcept = nullptr;
+    bool (*report)(void* user, std::size_t layer, std::size_t layers) noexcept = nullptr;
     void* user = nullptr;
 };
 

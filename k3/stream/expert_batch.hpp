@@ -41,12 +41,11 @@ class ExpertBatch {
 };
 
 /// Runs one expert for its slots: gathers its tokens, one batched product, scatters the outputs to e[slot].
-inline void run_expert(const core::Exec& exec, layers::ExpertKernel kernel, const layers::ExpertWeights& weights,
+[[nodiscard]] inline core::Fault run_expert(const core::Exec& exec, layers::ExpertKernel kernel, const layers::ExpertWeights& weights,
                        layers::Situ situ, std::size_t top_k, std::span<const std::uint32_t> slots,
                        core::MatView<const float> z, core::MatView<float> e, core::Arena scratch) noexcept {
     if (slots.size() == 1) {
-        kernel(exec, weights, situ, z.row_range(slots[0] / top_k, 1), e.row_range(slots[0], 1), scratch);
-        return;
+        return kernel(exec, weights, situ, z.row_range(slots[0] / top_k, 1), e.row_range(slots[0], 1), scratch);
     }
     const core::MatView<float> in(scratch.take<float>(slots.size() * z.cols), slots.size(), z.cols);
     const core::MatView<float> out(scratch.take<float>(slots.size() * z.cols), slots.size(), z.cols);
@@ -56,8 +55,9 @@ inline void run_expert(const core::Exec& exec, layers::ExpertKernel kernel, cons
         });
     };
     copy_rows([&](std::size_t i) noexcept { std::memcpy(in.row(i), z.row(slots[i] / top_k), z.cols * sizeof(float)); });
-    kernel(exec, weights, situ, in, out, scratch);
+    if (const core::Fault fault = kernel(exec, weights, situ, in, out, scratch)) return fault;
     copy_rows([&](std::size_t i) noexcept { std::memcpy(e.row(slots[i]), out.row(i), z.cols * sizeof(float)); });
+    return {};
 }
 
 }  // namespace k3::stream

@@ -44,10 +44,16 @@ class ResidentExperts final : public layers::ExpertService {
     void use(layers::ExpertKernel kernel) noexcept { kernel_ = kernel; }
 
     void submit(const core::Exec& exec, std::size_t layer, const layers::Routes& routes, core::MatView<const float> z,
-                core::MatView<float> e, core::Fault*, core::Arena scratch) noexcept override {
+                core::MatView<float> e, core::Fault* faults, core::Arena scratch) noexcept override {
         const ExpertBatch batch(routes, experts_, scratch);
         batch.for_each([&](std::size_t expert, std::span<const std::uint32_t> slots) noexcept {
-            run_expert(exec, kernel_, weights_[(layer - first_moe_) * experts_ + expert], situ_, routes.top_k, slots, z, e, scratch);
+            const layers::ExpertWeights& weights = weights_[(layer - first_moe_) * experts_ + expert];
+            if (!run_expert(exec, kernel_, weights, situ_, routes.top_k, slots, z, e, scratch)) return;
+            for (const std::uint32_t slot : slots)
+                faults[slot / routes.top_k] = {.code = core::FaultCode::expert_failed,
+                                               .layer = static_cast<std::int32_t>(layer),
+                                               .token = static_cast<std::int32_t>(slot / routes.top_k),
+                                               .expert = static_cast<std::int32_t>(expert)};
         });
     }
 

@@ -7,6 +7,7 @@ leaves no macro behind (clang) must be stopped by the canary before anything is 
 
 A new expected.txt, after a change that is meant to move bits:  tests/meta/flags.py --print > tests/meta/flags/expected.txt"""
 import concurrent.futures
+import itertools
 import os
 import platform
 import shutil
@@ -22,7 +23,7 @@ EXPECTED = "tests/meta/flags/expected.txt"
 # The wide builds hold three or four arches and take longest: they go first.
 WIDE = [(["-O3", "-march=native"], "native"), (["-O2", "-march=haswell", "-ffp-contract=fast"], "avx2"),
         (["-O2", "-mfma", "-ffp-contract=fast"], "fma")]
-PLAIN = [["-O0"], ["-O1"], ["-O2"], ["-O3"], ["-O2", "-flto"], ["-O2", "-fno-exceptions"], ["-O2", "-std=c++23"],
+PLAIN = [["-O0"], ["-O1"], ["-O2"], ["-O3"], ["-O2", "-flto"], ["-O2", "-fno-exceptions"], ["-O2", "-std=c++2b"],
          ["-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all"]]
 ASSOCIATIVE = ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]  # alone it does nothing
 REFUSED = {  # flags: what the message must hold
@@ -47,7 +48,7 @@ def cpu_has(*words):
 
 class Builder:
     def __init__(self, source, place):
-        self.source, self.place, self.count = source, place, 0
+        self.source, self.place, self.count = source, place, itertools.count()
         self.system = [word for flag in checks.pkg_config("--cflags", "xsimd") or []
                        for word in (("-isystem", flag[2:]) if flag.startswith("-I") else (flag,))]
 
@@ -57,8 +58,7 @@ class Builder:
 
     def build(self, compiler, flags):
         """(path of the program or None, the compiler's words)"""
-        self.count += 1
-        path = os.path.join(self.place, f"digests{self.count}")
+        path = os.path.join(self.place, f"digests{next(self.count)}")
         done = subprocess.run([*self.command(compiler, flags), os.path.join(self.source, UNIT), "-o", path],
                               capture_output=True, text=True, errors="replace")
         return (path if done.returncode == 0 else None), done.stderr
@@ -156,7 +156,7 @@ def main():
         for flags in PLAIN:
             for compiler in compilers:
                 name = f"{compiler} {' '.join(flags)}: every arch prints expected.txt"
-                if ("-flto" in flags or "-std=c++23" in flags or "-fsanitize=undefined" in flags) \
+                if ("-flto" in flags or "-std=c++2b" in flags or "-fsanitize=undefined" in flags) \
                         and not builder.links(compiler, flags):
                     report.skip(name, "the compiler cannot build any program with these flags")
                 else:

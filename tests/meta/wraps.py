@@ -32,8 +32,10 @@ def problems_of(source, path):
     if "patch_directory" in fields:
         found.append("patch_directory: subprojects/ holds wraps only; let meson.build take it with cmake.subproject()")
     name = os.path.basename(path)[: -len(".wrap")]
-    with open(os.path.join(source, "meson.build"), encoding="utf-8") as build:
-        by_cmake = f"subproject('{name}'" in build.read()
+    build, by_cmake = os.path.join(source, "meson.build"), False
+    if os.path.exists(build):
+        with open(build, encoding="utf-8") as text:
+            by_cmake = f"subproject('{name}'" in text.read()
     if not by_cmake and (not parser.has_section("provide") or not parser.items("provide")):
         found.append("neither [provide] nor a cmake.subproject() in meson.build: dependency() would not find it")
     return found

@@ -443,6 +443,7 @@ TEST_CASE("model/forward: progress is reported once a layer, in order, on the ca
     std::vector<std::size_t> seen;
     runner.services.progress = {[](void* user, std::size_t layer, std::size_t) noexcept {
                                     static_cast<std::vector<std::size_t>*>(user)->push_back(layer);
+                                    return true;
                                 }, &seen};
     logits_of(runner, some_ids(3, runner.vocab(), 1));
     CHECK(seen == std::vector<std::size_t>{1, 2, 3, 4, 5, 6, 7, 8, 9});

@@ -68,7 +68,7 @@ class Failure(Exception):
 class Tree:
     """The scratch copy, its objects and programs."""
 
-    def __init__(self, source, work):
+    def __init__(self, source, work, keep_copy=False):
         self.source, self.work = source, work
         self.root = os.path.join(work, "tree")
         self.mutated = {}  # path -> text, while a mutant is in place
@@ -78,7 +78,8 @@ class Tree:
                       f"-I{self.root}", f"-I{self.root}/tests"] + self.packages("--cflags")
         self.libraries = self.packages("--libs") + ["-pthread"]
         self.compiler = os.environ.get("CXX", "g++")
-        self.sync()
+        if not keep_copy:
+            self.sync()
 
     @staticmethod
     def packages(what):
@@ -383,6 +384,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--source", default=os.path.dirname(os.path.dirname(HERE)))
     parser.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "k3-mutants"), help="scratch folder, kept")
+    parser.add_argument("--keep-copy", action="store_true", help="do not bring the scratch copy up to date first")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--check", action="store_true", help="only check that the old texts match")
     parser.add_argument("--only", action="append", metavar="ID")
@@ -398,7 +400,7 @@ def main():
         if wanted not in known:
             parser.error(f"there is no mutant {wanted}; see --list")
 
-    tree = Tree(os.path.abspath(args.source), os.path.abspath(args.work))
+    tree = Tree(os.path.abspath(args.source), os.path.abspath(args.work), args.keep_copy)
     stale = 0
     for mutant in table.MUTANTS:
         try:

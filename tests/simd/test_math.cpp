@@ -1,5 +1,5 @@
 // exp, tanh, sigmoid on every arch. The fast cases sample every exponent; the slow one walks all 2^32 inputs on the
-// widest arch (about ten minutes on two cores):
+// widest arch (about three minutes on two free cores):
 //
 //   build/tests/simd/test_simd --no-skip -ts=slow
 //

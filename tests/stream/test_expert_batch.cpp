@@ -54,10 +54,11 @@ TEST_CASE("stream/expert_batch: run_expert gathers its tokens' rows and scatters
     // A kernel that adds 100 to what it gets, and counts how it was called.
     static std::vector<std::size_t> calls;
     const layers::ExpertKernel kernel = [](const core::Exec&, const layers::ExpertWeights&, layers::Situ, core::MatView<const float> z,
-                                           core::MatView<float> out, core::Arena) noexcept {
+                                           core::MatView<float> out, core::Arena) noexcept -> core::Fault {
         calls.push_back(z.rows);
         for (std::size_t t = 0; t < z.rows; ++t)
             for (std::size_t i = 0; i < z.cols; ++i) out.row(t)[i] = z.row(t)[i] + 100;
+        return {};
     };
     constexpr std::size_t kTokens = 4, kTopK = 2, kCols = 5;
     std::vector<float> z(kTokens * kCols);
@@ -67,7 +68,7 @@ TEST_CASE("stream/expert_batch: run_expert gathers its tokens' rows and scatters
     for (const std::vector<std::uint32_t>& slots : {std::vector<std::uint32_t>{5}, std::vector<std::uint32_t>{0, 3, 6}}) {
         calls.clear();
         std::vector<float> e(kTokens * kTopK * kCols, -1.0F);
-        stream::run_expert({}, kernel, {}, {}, kTopK, slots, {z.data(), kTokens, kCols}, {e.data(), kTokens * kTopK, kCols}, {at, memory.size() - 64});
+        CHECK(!stream::run_expert({}, kernel, {}, {}, kTopK, slots, {z.data(), kTokens, kCols}, {e.data(), kTokens * kTopK, kCols}, {at, memory.size() - 64}));
         CHECK(calls == std::vector<std::size_t>{slots.size()});
         for (std::size_t s = 0; s < kTokens * kTopK; ++s) {
             const bool mine = std::find(slots.begin(), slots.end(), s) != slots.end();
