@@ -106,6 +106,7 @@ class Runner {
 /// One sequence and the logits its last step wanted.
 struct Sequence {
     explicit Sequence(const Runner& runner) : state(runner.view()) {}
+    explicit Sequence(model::State from) : state(std::move(from)) {}
 
     /// The segment of a step; logits has room for what is wanted. begin() has been called.
     model::Segment segment(const Runner& runner, const Ids& ids, std::size_t wanted) {

@@ -25,6 +25,7 @@ Options options_for(const std::string& dir, std::size_t chunk = 0, unsigned thre
     options.prefill_chunk = chunk;
     options.threads = threads;
     options.arch = arch;
+    options.least_work = 0;  // split the smallest work too
     return options;
 }
 
@@ -370,4 +371,42 @@ TEST_CASE("engine/session: fewer layers bind, plan and run; counts out of range 
     elsewhere.model_dir = golden_dir("B");
     elsewhere.config_path = folder / "config.json";
     CHECK(refused([&] { Session::open(elsewhere); }).line == "");
+}
+
+TEST_CASE("engine/session: feeding that is stopped says so, keeps whole chunks and takes the current step back") {
+    const Ids ids = some_ids(12, 301, 1);
+    const Floats want = logits_after(golden_dir("B"), ids);
+    for (const std::size_t chunk : {std::size_t{4}, std::size_t{10}}) {  // logged, and with a copy
+        Session session = Session::open(options_for(golden_dir("B"), chunk));
+        session.load(20);
+        const Refusal refusal = refused([&] {
+            session.feed(part(ids, 0, 11), [&](std::size_t done, std::size_t, std::size_t layer, std::size_t) { return !(done == chunk && layer == 5); });
+        });
+        CHECK(refusal.code == Code::interrupted);
+        CHECK(session.position() == chunk);
+        CHECK(same_bits(session.feed(part(ids, chunk, 12 - chunk)), want));
+    }
+}
+
+TEST_CASE("engine/session: used in another order than planned: reset before load, load again, no threads, any least_work") {
+    const Ids ids = some_ids(12, 301, 1);
+    const Floats want = logits_after(golden_dir("B"), ids);
+    Session session = Session::open(options_for(golden_dir("B"), 5));
+    session.reset();
+    CHECK(session.position() == 0);
+    CHECK(refused([&] { session.recompute(ids); }).code == Code::plan);
+    session.load(12);
+    CHECK(same_bits(session.feed(ids), want));
+    session.load(300);  // more positions: the sequence starts over
+    CHECK(session.position() == 0);
+    CHECK(same_bits(session.feed(ids), want));
+    CHECK(session.feed(some_ids(280, 301, 3)).size() == 301);
+    for (const unsigned threads : {0U, 1U, 5U})
+        for (const std::size_t least_work : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{32768}, ~std::size_t{0}}) {
+            Options options = options_for(golden_dir("B"), 7, threads);
+            options.least_work = least_work;
+            Session other = Session::open(options);
+            other.load(12);
+            CHECK(same_bits(other.feed(ids), want));
+        }
 }

@@ -251,7 +251,7 @@ TEST_CASE("model/forward: step_bytes suffices to the byte for every number of to
                 raw[i].assign(bytes + kGuard + 64, std::byte{0x5a});
                 return raw[i].data() + (64 - reinterpret_cast<std::size_t>(raw[i].data()) % 64) % 64;
             };
-            core::Exec exec{3, part_of(0, 3 * need.local), need.local, part_of(1, need.shared), need.shared};
+            core::Exec exec{3, part_of(0, 3 * need.local), need.local, part_of(1, need.shared), need.shared, 0};
             std::byte* const workspace = part_of(2, need.workspace);
             Sequence sequence(runner);
             model::Segment segment = sequence.segment(runner, ids, n);
@@ -623,4 +623,89 @@ TEST_CASE("model/forward: two callers at once, each with its own scratch, on one
     }
     helper.join();
     CHECK(same);
+}
+
+TEST_CASE("model/forward: a step that makes no sense is a fault and touches nothing: wants beyond its tokens, one state twice") {
+    Runner runner(golden_b(), engine::widest_arch(), 2);
+    const Ids ids = some_ids(4, runner.vocab(), 6);
+    Sequence a(runner), b(runner);
+    REQUIRE_FALSE(a.feed(runner, ids, 1));
+    const Floats before = a.snapshot(runner);
+    model::Segment wants = a.segment(runner, ids, 5);
+    CHECK(runner.run({&wants, 1}).code == FaultCode::bad_step);
+    model::Segment twice[3] = {a.segment(runner, ids, 1), b.segment(runner, ids, 1), {}};
+    twice[2] = twice[0];
+    CHECK(runner.run(twice).code == FaultCode::bad_step);
+    for (const float v : a.logits) CHECK(v == -77.0F);
+    CHECK(same_bits(a.snapshot(runner), before));
+    core::Exec none = runner.exec;
+    none.threads = 0;
+    model::Segment good = a.segment(runner, ids, 1);
+    CHECK(runner.forward().run(none, runner.services, &good, 1, {runner.workspace(), runner.need.workspace}).code == FaultCode::scratch_too_small);
+    a.state.abandon();
+    CHECK(same_bits(a.snapshot(runner), before));
+}
+
+TEST_CASE("model/forward: progress that answers false ends the step with the fault interrupted; abandon leaves nothing") {
+    const Ids prompt = some_ids(11, golden_b().vocab(), 1);
+    for (const std::size_t n : {std::size_t{3}, std::size_t{20}})
+        for (std::size_t stop = 1; stop <= 9; ++stop) {
+            Runner runner(golden_b(), engine::widest_arch(), 2);
+            const Ids ids = some_ids(n, runner.vocab(), 2);
+            Sequence got(runner), want(runner);
+            REQUIRE_FALSE(got.feed(runner, prompt, 1));
+            REQUIRE_FALSE(want.feed(runner, prompt, 1));
+            runner.services.progress = {[](void* user, std::size_t layer, std::size_t) noexcept { return layer < *static_cast<std::size_t*>(user); }, &stop};
+            model::Segment segment = got.segment(runner, ids, 1);
+            CHECK(runner.run({&segment, 1}).code == FaultCode::interrupted);
+            runner.services.progress = {};
+            got.state.abandon();
+            CHECK(same_bits(got.snapshot(runner), want.snapshot(runner)));
+            REQUIRE_FALSE(got.feed(runner, ids, 1));
+            REQUIRE_FALSE(want.feed(runner, ids, 1));
+            CHECK(same_bits(got.logits, want.logits));
+        }
+}
+
+TEST_CASE("model/forward: services and progress run under the contract's environment; the caller's own comes back after the step") {
+    struct Watch final : layers::ExpertService {
+        layers::ExpertService* inner = nullptr;
+        bool right = true;
+        std::size_t calls = 0;
+        void submit(const core::Exec& exec, std::size_t layer, const layers::Routes& routes, core::MatView<const float> z,
+                    core::MatView<float> e, core::Fault* faults, core::Arena scratch) noexcept override {
+            ++calls;
+            right = right && (core::FpGuard::read() & ~decltype(core::FpGuard::read()){0x3f}) == core::FpGuard::kContract;  // without sticky flags
+            inner->submit(exec, layer, routes, z, e, faults, scratch);
+        }
+    } watch;
+    watch.inner = &golden_b().experts;
+    const Ids ids = some_ids(9, golden_b().vocab(), 6);
+    for (const ArchName arch : engine::arches_of_this_cpu()) {
+        Runner runner(golden_b(), arch, 2);
+        const Floats want = logits_of(runner, ids);
+        runner.services.experts = &watch;
+        Sequence sequence(runner);
+        model::Segment segment = sequence.segment(runner, ids, ids.size());
+        golden_b().experts.use(runner.forward().expert_kernel());
+        const auto own = core::FpGuard::read();
+#if defined(__x86_64__)
+        const auto odd = core::FpGuard::kContract | 0x8040U | 0x6000U;  // flush to zero, denormals are zero, round to zero
+#else
+        const auto odd = core::FpGuard::kContract | (std::uint64_t{1} << 24) | (std::uint64_t{3} << 22);
+#endif
+        core::FpGuard::write(odd);
+        const core::Fault fault = runner.forward().run(runner.exec, runner.services, &segment, 1, {runner.workspace(), runner.need.workspace});
+        const auto after = core::FpGuard::read();
+        core::FpGuard::write(own);
+        CHECK_FALSE(fault);
+#if defined(__x86_64__)
+        CHECK((after & ~0x3fU) == odd);  // the sticky flags may have moved
+#else
+        CHECK(after == odd);
+#endif
+        CHECK(same_bits(sequence.logits, want));
+        CHECK(watch.calls > 0);
+    }
+    CHECK_MESSAGE(watch.right, "an expert service was called under the caller's environment");
 }

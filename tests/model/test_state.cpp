@@ -193,3 +193,32 @@ TEST_CASE("model/state: bytes() counts whole pages, the log, and the copy only f
     CHECK(State::bytes(view, kPage + 1, 8) == State::bytes(view, 1, 8) + 4 * mla * page);
     CHECK(State::bytes(view, 1, 9) == State::bytes(view, 1, 8) + 4 * kda * state);
 }
+
+TEST_CASE("model/state: a clone goes its own way from the same position, over page borders too; a begun step is taken back by the next") {
+    Runner runner(golden_f(), engine::widest_arch(), 2, kPage + 20);
+    const Ids prompt = some_ids(kPage - 1, runner.vocab(), 4), a = some_ids(20, runner.vocab(), 5), b = some_ids(20, runner.vocab(), 6);
+    Sequence want(runner), original(runner);
+    REQUIRE_FALSE(want.feed(runner, prompt, 1));
+    REQUIRE_FALSE(original.feed(runner, prompt, 1));
+    Sequence copy(original.state.clone());
+    CHECK(copy.state.position() == kPage - 1);
+    CHECK(same_bits(copy.snapshot(runner), Sequence(original.state.clone()).snapshot(runner)));
+    REQUIRE_FALSE(original.feed(runner, b, 1));  // must not reach the copy
+    REQUIRE_FALSE(copy.feed(runner, a, a.size()));
+    REQUIRE_FALSE(want.feed(runner, a, a.size()));
+    CHECK(same_bits(copy.logits, want.logits));
+    CHECK(same_bits(copy.snapshot(runner), want.snapshot(runner)));
+    CHECK(same_bits(next_steps(copy, runner), next_steps(want, runner)));
+    Sequence empty(Sequence(runner).state.clone());
+    CHECK(empty.state.position() == 0);
+    CHECK(all_finite(empty.feed_all(runner, a, 7)));
+
+    const Floats before = copy.snapshot(runner);
+    const Ids more = some_ids(12, runner.vocab(), 9);
+    model::Segment left = copy.segment(runner, more, 1);  // in place, with a copy kept; nobody ends it
+    REQUIRE_FALSE(runner.run({&left, 1}));
+    copy.state.begin(1);
+    CHECK(same_bits(copy.snapshot(runner), before));
+    copy.state.abandon();
+    CHECK(same_bits(copy.snapshot(runner), before));
+}

@@ -16,7 +16,7 @@ noticed merely because they still have the right code. Every tests/FOLDER/test_N
 A mutant below the seam (kernels, layers, forward) first gets only its arch units rebuilt, linked before the rest; if
 it survives that, everything that includes the file is rebuilt too before it counts as a survivor.
 
-Needs g++, xsimd, simdjson, nlohmann-json, PCRE2, Eigen and doctest from the system, as tests/run installs them.
+For x86-64. Needs g++, xsimd, simdjson, nlohmann-json, PCRE2, Eigen and doctest from the system, as tests/run installs them.
 """
 import argparse
 import hashlib
