@@ -58,8 +58,7 @@ class State {
                 tables_[i].push_back(pages_[i].back().as<float>());
             }
         }
-        table_pointers_.clear();
-        for (const auto& table : tables_) table_pointers_.push_back(table.data());
+        point_at_tables();
         step_tokens_ = tokens;
         logged_ = tokens <= kLogTokens;
         if (logged_) make_log(tokens);
@@ -98,6 +97,7 @@ class State {
                 std::memcpy(copy.pages_[i].back().data(), page.data(), page.size());
                 copy.tables_[i].push_back(copy.pages_[i].back().as<float>());
             }
+        copy.point_at_tables();
         return copy;
     }
 
@@ -124,6 +124,10 @@ class State {
         log_.resize(kda_layers_);
         tables_.resize(mla_layers_);
         pages_.resize(mla_layers_);
+    }
+    void point_at_tables() {
+        table_pointers_.clear();
+        for (const auto& table : tables_) table_pointers_.push_back(table.data());
     }
     std::size_t kda_floats() const noexcept { return recurrent_ + 3 * history_; }
 

@@ -21,13 +21,15 @@ TEST_CASE("core/digest: FNV-1a-64 known answers") {
     CHECK(of("foobar") == 0x85944171f73967e8U);
 }
 
-TEST_CASE("core/digest: a float is its four little-endian bytes, a double its eight; NaN is one pattern, -0 is not +0") {
+TEST_CASE(
+    "core/digest: a float is its four little-endian bytes, a double its eight; NaN is one pattern, -0 is not +0") {
     const auto of = [](auto... values) {
         core::Digest d;
         (d.add(values), ...);
         return d.value();
     };
-    const unsigned char one[4] = {0, 0, 0x80, 0x3f}, wide[8] = {0, 0, 0, 0, 0, 0, 0xf0, 0x3f}, nan[4] = {0, 0, 0xc0, 0x7f};
+    const unsigned char one[4] = {0, 0, 0x80, 0x3f}, wide[8] = {0, 0, 0, 0, 0, 0, 0xf0, 0x3f},
+                        nan[4] = {0, 0, 0xc0, 0x7f};
     const auto bytes = [](const unsigned char* p, std::size_t n) {
         core::Digest d;
         d.add_bytes(p, n);
@@ -64,7 +66,7 @@ TEST_CASE("core/exec: Arena aligns to 64, counts without memory, and says when i
     CHECK_FALSE(arena.overflowed());
     static_cast<void>(arena.take<char>(64));
     CHECK_FALSE(arena.overflowed());  // exactly full
-#if defined(NDEBUG)  // otherwise it is an assertion
+#if defined(NDEBUG)                   // otherwise it is an assertion
     core::Arena full = arena;
     static_cast<void>(full.take<char>(1));
     CHECK(full.overflowed());
@@ -126,11 +128,13 @@ TEST_CASE("core/fault: none is false, every other is true, fields that do not ap
     CHECK(fault.expert == -1);
 }
 
-TEST_CASE("core/error: one line: path, tensor, offset: message; next step; what is empty leaves no punctuation behind") {
+TEST_CASE(
+    "core/error: one line: path, tensor, offset: message; next step; what is empty leaves no punctuation behind") {
     const auto line = [](const Error& e) { return std::string(e.what()); };
     CHECK(line(Error(Code::read, "short read", "check the disk", {"a/b", "w", 12})) ==
           "a/b, tensor w, offset 12: short read; check the disk");
-    CHECK(line(Error(Code::read, "short read", "check the disk", {"a/b", "", 0})) == "a/b, offset 0: short read; check the disk");
+    CHECK(line(Error(Code::read, "short read", "check the disk", {"a/b", "", 0})) ==
+          "a/b, offset 0: short read; check the disk");
     CHECK(line(Error(Code::tensor, "missing", "download again", {"", "w", {}})) == "tensor w: missing; download again");
     CHECK(line(Error(Code::usage, "bad option", "see --help")) == "bad option; see --help");
     CHECK(line(Error(Code::internal, "bad", "")) == "bad");

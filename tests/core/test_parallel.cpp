@@ -109,7 +109,9 @@ TEST_CASE("core/parallel: every index once, in contiguous ascending parts, at mo
         }
 }
 
-TEST_CASE("core/parallel: parts of less than least_work are not made; every index still runs once, also when none is worth it") {
+TEST_CASE(
+    "core/parallel: parts of less than least_work are not made; every index still runs once, also when none is worth "
+    "it") {
     for (const std::size_t work : {0U, 1U, 10U, 100U})
         for (std::size_t n = 1; n <= 20; ++n) {
             core::Exec exec = exec_of(4);

@@ -27,7 +27,8 @@ TEST_CASE("formats/mxfp4: all 16 codes under all 256 scale bytes, whole groups a
             for (const std::size_t cols : {32U, 31U, 64U, 33U, 1U, 2U}) {
                 Weights w(kMxfp4, 1, cols, Kind::plain, 1);
                 for (std::size_t i = 0; i < (cols + 1) / 2; ++i)
-                    w.data()[i] = static_cast<std::byte>(((2 * i + 1) % 16) * 16 + (2 * i) % 16);  // column c has code c
+                    w.data()[i] =
+                        static_cast<std::byte>(((2 * i + 1) % 16) * 16 + (2 * i) % 16);  // column c has code c
                 for (std::size_t g = 0; g < (cols + 31) / 32; ++g) w.scales()[g] = static_cast<std::byte>(scale);
                 const std::vector<double> got = decode(*table, kMxfp4, w.bytes(), 0);
                 CAPTURE(std::string(table->name));
@@ -50,7 +51,8 @@ TEST_CASE("formats/mxfp4: trap 44, the low nibble is the even column: byte 0x10 
 }
 
 TEST_CASE("formats/mxfp4: trap 47, codes 8..15 are the negated ones, not two's complement") {
-    const std::byte data[4] = {std::byte{0x98}, std::byte{0xba}, std::byte{0xdc}, std::byte{0xfe}}, scales[1] = {std::byte{127}};
+    const std::byte data[4] = {std::byte{0x98}, std::byte{0xba}, std::byte{0xdc}, std::byte{0xfe}},
+                    scales[1] = {std::byte{127}};
     const double want[8] = {-0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
     for (const KernelTable* table : tables_of_this_cpu())
         CHECK(difference(decode(*table, kMxfp4, {data, scales, 1, 8}, 0), std::vector<double>(want, want + 8)) == "");
@@ -58,8 +60,8 @@ TEST_CASE("formats/mxfp4: trap 47, codes 8..15 are the negated ones, not two's c
 
 TEST_CASE("formats/mxfp4: rows take ceil(cols/2) bytes and ceil(cols/32) scales; a last high nibble is not a column") {
     using formats::mxfp4;
-    const std::size_t cols[] = {0, 1, 2, 31, 32, 33, 63, 64, 65, 7168}, bytes[] = {0, 1, 1, 16, 16, 17, 32, 32, 33, 3584},
-                      scales[] = {0, 1, 1, 1, 1, 2, 2, 2, 3, 224};
+    const std::size_t cols[] = {0, 1, 2, 31, 32, 33, 63, 64, 65, 7168},
+                      bytes[] = {0, 1, 1, 16, 16, 17, 32, 32, 33, 3584}, scales[] = {0, 1, 1, 1, 1, 2, 2, 2, 3, 224};
     for (std::size_t i = 0; i < std::size(cols); ++i) {
         CHECK(mxfp4::row_bytes(cols[i]) == bytes[i]);
         CHECK(mxfp4::scale_bytes(cols[i]) == scales[i]);
@@ -98,7 +100,8 @@ TEST_CASE("formats: every arch decodes every width, row, kind and misalignment a
                     const Weights w(static_cast<Format>(f), 3, cols, kind, cols + 1, shift);
                     for (std::size_t r = 0; r < 3; ++r) {
                         std::vector<double> want(cols);
-                        for (std::size_t c = 0; c < cols; ++c) want[c] = twin::weight(static_cast<Format>(f), w.bytes(), r, c);
+                        for (std::size_t c = 0; c < cols; ++c)
+                            want[c] = twin::weight(static_cast<Format>(f), w.bytes(), r, c);
                         for (const KernelTable* table : tables_of_this_cpu()) {
                             CAPTURE(std::string(table->name));
                             CAPTURE(std::string(kFormatNames[f]));

@@ -1,4 +1,5 @@
-// latent_attention and attention_residual: bits on every arch against the plain loops, and one fixture per wrong variant.
+// latent_attention and attention_residual: bits on every arch against the plain loops, and one fixture per wrong
+// variant.
 #include "support/doctest.hpp"
 #include "support/kernel_table_cpu.hpp"
 #include "support/kernel_table_data.hpp"
@@ -82,7 +83,8 @@ Floats mix(const KernelTable& table, const std::vector<Floats>& sources, const F
 
 }  // namespace
 
-TEST_CASE("kernels/latent_attention: every arch is the plain loop: 1..8 heads, odd ranks and ropes, pages, every kind") {
+TEST_CASE(
+    "kernels/latent_attention: every arch is the plain loop: 1..8 heads, odd ranks and ropes, pages, every kind") {
     const double scale = twin::inverse_sqrt(192.0);
     for (const KernelTable* table : tables_of_this_cpu()) {
         std::uint64_t seed = 0;
@@ -99,7 +101,8 @@ TEST_CASE("kernels/latent_attention: every arch is the plain loop: 1..8 heads, o
                     CAPTURE(rope);
                     CAPTURE(positions);
                     CAPTURE(static_cast<int>(kind));
-                    REQUIRE(difference(run(*table, cache, positions, q, scale), plain(cache, positions, q, scale)) == "");
+                    REQUIRE(difference(run(*table, cache, positions, q, scale), plain(cache, positions, q, scale)) ==
+                            "");
                 }
     }
 }
@@ -163,7 +166,8 @@ TEST_CASE("kernels/latent_attention: trap 13, the rope slots count: without them
     }
 }
 
-TEST_CASE("kernels/latent_attention: trap 14, no rotation: swapping earlier positions moves the result by rounding only") {
+TEST_CASE(
+    "kernels/latent_attention: trap 14, no rotation: swapping earlier positions moves the result by rounding only") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         const Pages cache(6, 16, 8, 4, Kind::plain, 5);
         Pages swapped(6, 16, 8, 4, Kind::plain, 5);
@@ -174,7 +178,8 @@ TEST_CASE("kernels/latent_attention: trap 14, no rotation: swapping earlier posi
     }
 }
 
-TEST_CASE("kernels/latent_attention: scores far below zero and far apart: the maximum is subtracted, starting at the first") {
+TEST_CASE(
+    "kernels/latent_attention: scores far below zero and far apart: the maximum is subtracted, starting at the first") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         Pages cache(4, 8, 1, 2, Kind::plain, 5);
         Queries q(1, 8, 1, Kind::plain, 6);
@@ -195,7 +200,8 @@ TEST_CASE("kernels/latent_attention: scores far below zero and far apart: the ma
     }
 }
 
-TEST_CASE("kernels/latent_attention: trap 16, the scale is applied in binary64 before one rounding, not to a rounded score") {
+TEST_CASE(
+    "kernels/latent_attention: trap 16, the scale is applied in binary64 before one rounding, not to a rounded score") {
     // A score that rounds differently when it is rounded before the scale: found by search over queries.
     const double scale = twin::inverse_sqrt(192.0);
     unsigned differ = 0;
@@ -230,7 +236,8 @@ TEST_CASE("kernels/attention_residual: every arch is the plain loop: 1..9 and 17
     }
 }
 
-TEST_CASE("kernels/attention_residual: trap 33, one source comes back bit for bit (-0 as +0): values are not normalised") {
+TEST_CASE(
+    "kernels/attention_residual: trap 33, one source comes back bit for bit (-0 as +0): values are not normalised") {
     for (const KernelTable* table : tables_of_this_cpu())
         for (const Kind kind : kFinite)
             for (const std::size_t n : {1U, 8U, 9U, 64U, 100U}) {

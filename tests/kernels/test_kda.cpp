@@ -25,7 +25,11 @@ Floats plain_conv(In u, const Floats& w, std::size_t taps, const Floats& history
 
 struct Token {
     Token(std::size_t dk, std::size_t dv, Kind kind, std::uint64_t seed)
-        : q(dk, kind, seed), k(dk, kind, seed + 1), v(dv, kind, seed + 2), alpha(dk), beta(std::fabs(uniform(seed, 9))) {
+        : q(dk, kind, seed),
+          k(dk, kind, seed + 1),
+          v(dv, kind, seed + 2),
+          alpha(dk),
+          beta(std::fabs(uniform(seed, 9))) {
         for (std::size_t i = 0; i < dk; ++i) alpha[i] = std::fabs(uniform(seed + 3, i));
     }
     Delta view() const { return {q, k, v, alpha, beta}; }
@@ -78,7 +82,8 @@ TEST_CASE("kernels/short_conv: trap 8, T tokens at once are T single calls with 
                 const Floats u(tokens * channels, Kind::plain, 3), w(taps * channels, Kind::plain, 4);
                 const Floats start((taps - 1) * channels, Kind::plain, 5);
                 Floats at_once(tokens * channels), steps(tokens * channels), history = start;
-                table->short_conv(In(u, tokens, channels), w, taps, start, 0, channels, {at_once.data(), tokens, channels});
+                table->short_conv(In(u, tokens, channels), w, taps, start, 0, channels,
+                                  {at_once.data(), tokens, channels});
                 for (std::size_t t = 0; t < tokens; ++t) {
                     const In one(u + t * channels, 1, channels);
                     table->short_conv(one, w, taps, history, 0, channels, {steps + t * channels, 1, channels});
@@ -93,12 +98,13 @@ TEST_CASE("kernels/short_conv: trap 8, T tokens at once are T single calls with 
                     const std::size_t joined = tokens + j;  // row of (start, u)
                     for (std::size_t c = 0; c < channels; ++c)
                         CHECK(same(moved[j * channels + c], joined < taps - 1 ? start[joined * channels + c]
-                                                                             : u[(joined + 1 - taps) * channels + c]));
+                                                                              : u[(joined + 1 - taps) * channels + c]));
                 }
             }
 }
 
-TEST_CASE("kernels/short_conv: shift_history keeps the first n of more tokens, moves its own channels, and n = 0 nothing") {
+TEST_CASE(
+    "kernels/short_conv: shift_history keeps the first n of more tokens, moves its own channels, and n = 0 nothing") {
     const std::size_t channels = 10, taps = 4;
     for (const KernelTable* table : tables_of_this_cpu())
         for (std::size_t n = 0; n <= 6; ++n) {
@@ -114,7 +120,8 @@ TEST_CASE("kernels/short_conv: shift_history keeps the first n of more tokens, m
         }
 }
 
-TEST_CASE("kernels/short_conv: trap 8, tap K-1 meets the current token and tap 0 the oldest; the order of adds is fixed") {
+TEST_CASE(
+    "kernels/short_conv: trap 8, tap K-1 meets the current token and tap 0 the oldest; the order of adds is fixed") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         // One channel; silu is undone by comparing with silu of the expected sum.
         const Floats w = [] {
@@ -141,7 +148,8 @@ TEST_CASE("kernels/short_conv: trap 8, tap K-1 meets the current token and tap 0
     }
 }
 
-TEST_CASE("kernels/short_conv: inputs before the start are +0 and their taps are applied: an infinite tap shows as NaN") {
+TEST_CASE(
+    "kernels/short_conv: inputs before the start are +0 and their taps are applied: an infinite tap shows as NaN") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         const float w[2] = {kInf, 1}, u[2] = {1, 2}, zero[1] = {0};
         float y[2];
@@ -190,7 +198,8 @@ TEST_CASE("kernels/delta_rule: trap 6, decay first and by key row; read after de
             for (std::size_t i = 0; i < dk; ++i) u += twin::f64(token.k[i]) * s(i) * (read_before_decay ? 1 : alpha(i));
             for (std::size_t i = 0; i < dk; ++i) {
                 const double decayed = s(i) * alpha(i);
-                const double next = decayed + twin::f64(token.k[i]) * twin::f64(token.beta) * (twin::f64(token.v[j]) - u);
+                const double next =
+                    decayed + twin::f64(token.k[i]) * twin::f64(token.beta) * (twin::f64(token.v[j]) - u);
                 o += twin::f64(token.q[i]) * (out_before_update ? decayed : next);
             }
             out[j] = o;
@@ -231,7 +240,8 @@ TEST_CASE("kernels/delta_rule: trap 7, beta = 0 leaves exactly alpha * S in ever
 TEST_CASE("kernels/delta_rule: trap 5, from an empty state o = beta (k.q) v: q is not scaled again, k not at all") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         const std::size_t dk = 4, dv = 3;
-        const float q[4] = {1, 2, 0, 0}, k[4] = {0.5F, 0.25F, 8, 0}, v[3] = {1, -2, 4}, alpha[4] = {0.5F, 0.5F, 0.5F, 0.5F};
+        const float q[4] = {1, 2, 0, 0}, k[4] = {0.5F, 0.25F, 8, 0}, v[3] = {1, -2, 4},
+                    alpha[4] = {0.5F, 0.5F, 0.5F, 0.5F};
         Floats state(dk * dv, 0), out(dv);
         state.fill(0.0F);
         table->delta_rule(state, dk, dv, {q, k, v, alpha, 0.5F}, out);
@@ -251,7 +261,8 @@ TEST_CASE("kernels/delta_rule: R is a rounded product: fusing S * alpha into the
     twin::delta_rule(want, dk, dv, token.view(), expected);
     for (std::size_t j = 0; j < dv; ++j) {
         float u = 0;
-        for (std::size_t i = 0; i < dk; ++i) u = twin::add(u, twin::mul(token.k[i], twin::mul(start[i * dv + j], token.alpha[i])));
+        for (std::size_t i = 0; i < dk; ++i)
+            u = twin::add(u, twin::mul(token.k[i], twin::mul(start[i * dv + j], token.alpha[i])));
         for (std::size_t i = 0; i < dk; ++i) {
             const float write = twin::mul(twin::mul(token.k[i], token.beta), twin::add(token.v[j], -u));
             differ += !same(std::fma(start[i * dv + j], token.alpha[i], write), want[i * dv + j]);

@@ -73,9 +73,9 @@ std::vector<double> plain_sums(const Case& c, const Bytes& w, In x) {
         for (std::size_t i = 0; i < c.cols; ++i) weights[r * c.cols + i] = twin::weight(c.format, w, r, i);
     for (std::size_t t = 0; t < c.tokens; ++t)
         for (std::size_t r = 0; r < c.rows; ++r)
-            sums[t * (c.rows + 2) + r] =
-                twin::dot64(c.cols, [&](std::size_t i) { return twin::f64(x.row(t)[i]); },
-                            [&](std::size_t i) { return weights[r * c.cols + i]; });
+            sums[t * (c.rows + 2) + r] = twin::dot64(
+                c.cols, [&](std::size_t i) { return twin::f64(x.row(t)[i]); },
+                [&](std::size_t i) { return weights[r * c.cols + i]; });
     return sums;
 }
 std::vector<float> rounded(const std::vector<double>& sums) {
@@ -211,7 +211,8 @@ TEST_CASE("kernels/matmul: trap 45, scale 255 is +0 in every path, never 2^128 o
         }
 }
 
-TEST_CASE("kernels/matmul: a NaN or infinite activation against a dead group is NaN: skipping the group would hide it") {
+TEST_CASE(
+    "kernels/matmul: a NaN or infinite activation against a dead group is NaN: skipping the group would hide it") {
     for (const std::size_t cols : {32U, 33U, 40U, 64U}) {
         Weights w(kMxfp4, 2, cols, Kind::plain, 1);
         for (std::size_t i = 0; i < 2 * ((cols + 31) / 32); ++i) w.scales()[i] = std::byte{255};
@@ -234,7 +235,8 @@ TEST_CASE("kernels/matmul: a NaN or infinite activation against a dead group is 
 }
 
 TEST_CASE("kernels/matmul: trap 44 and 46, byte 0x10 is columns 0, 0.5, and a scale serves 32 columns of one row") {
-    const std::size_t rows = 3, cols = 65;  // three groups, the last of one column; the last high nibble is not a weight
+    const std::size_t rows = 3,
+                      cols = 65;  // three groups, the last of one column; the last high nibble is not a weight
     Weights w(kMxfp4, rows, cols, Kind::plain, 1);
     for (std::size_t i = 0; i < rows * 33; ++i) w.data()[i] = std::byte{0x10};
     for (std::size_t r = 0; r < rows; ++r) {
@@ -296,8 +298,8 @@ TEST_CASE("kernels/matmul: scratch_bytes is enough: the bytes behind it keep the
             Run one(1, need.local_bytes + need.shared_bytes, 256);
             std::byte* const past = one.exec.local + need.local_bytes + need.shared_bytes;
             std::memset(past, 0x5a, 256);
-            table->matmul_on_thread[kMxfp4](core::Arena(one.exec.local, need.local_bytes + need.shared_bytes), w.bytes(),
-                                            In(x, tokens, cols), {y.data(), tokens, rows});
+            table->matmul_on_thread[kMxfp4](core::Arena(one.exec.local, need.local_bytes + need.shared_bytes),
+                                            w.bytes(), In(x, tokens, cols), {y.data(), tokens, rows});
             for (std::size_t i = 64; i < 256; ++i) REQUIRE(past[i] == std::byte{0x5a});
         }
 }
@@ -316,7 +318,8 @@ TEST_CASE("kernels/dot: every arch gives the plain loop's dot64, every length an
             }
 }
 
-TEST_CASE("kernels/column_dot: every arch gives the plain loop's columns, rows ascending, every width and token count") {
+TEST_CASE(
+    "kernels/column_dot: every arch gives the plain loop's columns, rows ascending, every width and token count") {
     const auto tables = tables_of_this_cpu();
     std::uint64_t seed = 0;
     for (const Format format : {kBf16, kF32})
@@ -336,7 +339,8 @@ TEST_CASE("kernels/column_dot: every arch gives the plain loop's columns, rows a
                     CAPTURE(cols);
                     CAPTURE(tokens);
                     std::vector<float> y(tokens * (cols + 1), -7.0F);
-                    table->column_dot[format](w.bytes(), In(x, tokens, rows, rows + 1), {y.data(), tokens, cols, cols + 1});
+                    table->column_dot[format](w.bytes(), In(x, tokens, rows, rows + 1),
+                                              {y.data(), tokens, cols, cols + 1});
                     REQUIRE(difference(y, want) == "");
                 }
             }

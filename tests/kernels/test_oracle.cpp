@@ -74,7 +74,8 @@ TEST_CASE("kernels/matmul: within the oracle's budget, all formats, floats and s
                         CHECK(worst_ratio(mat(y, tokens, rows), want) <= 1.0);
                         for (std::size_t t = 0; t < tokens; ++t)
                             for (std::size_t r = 0; r < rows; ++r) {
-                                const Vec xs = mat(x, tokens, cols).row(index(t)).transpose(), ws = weights.row(index(r));
+                                const Vec xs = mat(x, tokens, cols).row(index(t)).transpose(),
+                                          ws = weights.row(index(r));
                                 CHECK(std::fabs(sums[t * rows + r] - want.value(index(t), index(r))) <=
                                       oracle::dot64_budget(xs, ws));
                             }
@@ -135,8 +136,8 @@ TEST_CASE("kernels/short_conv: within the oracle's budget, with and without hist
                 Floats y(tokens * channels);
                 table->short_conv(In(u, tokens, channels), w, taps, history, 0, channels, {y.data(), tokens, channels});
                 const Mat by_channel = mat(w, taps, channels).transpose();
-                const Bounded want = short_conv(exact(mat(u, tokens, channels)), by_channel,
-                                                exact(mat(history, taps - 1, channels)));
+                const Bounded want =
+                    short_conv(exact(mat(u, tokens, channels)), by_channel, exact(mat(history, taps - 1, channels)));
                 CHECK(worst_ratio(mat(y, tokens, channels), want) <= 1.0);
             }
 }
@@ -151,12 +152,14 @@ TEST_CASE("kernels/delta_rule: 40 tokens within the oracle's budget, outputs and
                 table->l2norm_scaled(a, dk, 0.25F, q + t * dk);
                 table->l2norm(b, dk, k + t * dk);
                 beta[t] = std::fabs(uniform(7, t));
-                for (std::size_t i = 0; i < dk; ++i) alpha[t * dk + i] = 0.02F + 0.98F * std::fabs(uniform(8, t * dk + i));
+                for (std::size_t i = 0; i < dk; ++i)
+                    alpha[t * dk + i] = 0.02F + 0.98F * std::fabs(uniform(8, t * dk + i));
             }
             const Floats start(dk * dv, Kind::plain, 5);
             Floats state = start, out(tokens * dv);
             for (std::size_t t = 0; t < tokens; ++t)
-                table->delta_rule(state, dk, dv, {q + t * dk, k + t * dk, v + t * dv, alpha + t * dk, beta[t]}, out + t * dv);
+                table->delta_rule(state, dk, dv, {q + t * dk, k + t * dk, v + t * dv, alpha + t * dk, beta[t]},
+                                  out + t * dv);
             const Mat mq = mat(q, tokens, dk), mk = mat(k, tokens, dk), mv = mat(v, tokens, dv),
                       ma = mat(alpha, tokens, dk), mb = mat(beta, tokens, 1), ms = mat(start, dk, dv);
             const auto want = oracle::delta_rule(exact(mq), exact(mk), exact(mv), exact(ma), exact(mb), exact(ms));
@@ -204,13 +207,15 @@ TEST_CASE("kernels/top_k: ids allowed by the oracle's budgets, weights within th
             REQUIRE(table->route(logits, bias, experts, {k, true, 2.5}, ids.data(), weights, scratch));
             oracle::Picks picks{{}};
             for (const std::int32_t id : ids) picks[0].push_back(id);
-            const auto want = router(exact(mat(x, 1, hidden)), weight(kF32, gate), vec(bias), {index(k), true, 2.5}, &picks);
+            const auto want =
+                router(exact(mat(x, 1, hidden)), weight(kF32, gate), vec(bias), {index(k), true, 2.5}, &picks);
             CHECK(choice_allowed(want, 0, picks[0]));
             CHECK(worst_ratio(mat(weights, 1, k), want.weights) <= 1.0);
         }
 }
 
-TEST_CASE("kernels/latent_attention: column_dot, attention and value product within the budget of the expanded oracle") {
+TEST_CASE(
+    "kernels/latent_attention: column_dot, attention and value product within the budget of the expanded oracle") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         // traps 17, 18, 20: nope != v_dim, heads share one key, causal over the last T of S positions
         const oracle::AttentionShape shape{3, 10, 6, 7, 20};
@@ -237,7 +242,8 @@ TEST_CASE("kernels/latent_attention: column_dot, attention and value product wit
             }
             const Run run(1, table->latent_attention_scratch(seen, row), 0);
             table->latent_attention({pages, positions, rank, rope}, seen, heads, qa, rank, qr, rope,
-                                    table->inverse_sqrt(16.0), mixed, rank, core::Arena(run.exec.local, run.exec.local_bytes));
+                                    table->inverse_sqrt(16.0), mixed, rank,
+                                    core::Arena(run.exec.local, run.exec.local_bytes));
             for (std::size_t h = 0; h < heads; ++h) {
                 const Bytes values{kv_b.bytes().data + 2 * (h * (nope + v_dim) + nope) * rank, nullptr, v_dim, rank};
                 const Run one(1, table->matmul_scratch(rank));

@@ -88,10 +88,12 @@ TEST_CASE("kernels/top_k: traps 21 and 22, the bias chooses and nothing else: we
     }
 }
 
-TEST_CASE("kernels/top_k: trap 23, sigmoid scores renormalised to the scaling factor, applied once; not when asked not to") {
+TEST_CASE(
+    "kernels/top_k: trap 23, sigmoid scores renormalised to the scaling factor, applied once; not when asked not to") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         const std::vector<float> logits{3, 2, 1, -4}, zero(4, 0.0F);
-        const Choice on = choose(*table, logits, zero, {3, true, 2.5}), off = choose(*table, logits, zero, {3, false, 2.5});
+        const Choice on = choose(*table, logits, zero, {3, true, 2.5}),
+                     off = choose(*table, logits, zero, {3, false, 2.5});
         CHECK(on.weights[0] + on.weights[1] + on.weights[2] == doctest::Approx(2.5).epsilon(1e-6));
         for (std::size_t j = 0; j < 3; ++j)
             CHECK(off.weights[j] == doctest::Approx(2.5 / (1 + std::exp(-twin::f64(logits[j])))).epsilon(1e-6));
@@ -138,7 +140,8 @@ TEST_CASE("kernels/top_k: a NaN key anywhere is an error, an infinite one is ord
             }
 }
 
-TEST_CASE("kernels/top_k: argmax is the lowest index on ties, -1 with a NaN anywhere or no values; infinities are ordinary") {
+TEST_CASE(
+    "kernels/top_k: argmax is the lowest index on ties, -1 with a NaN anywhere or no values; infinities are ordinary") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         CHECK(table->argmax(nullptr, 0) == -1);
         for (const std::size_t n : lengths()) {

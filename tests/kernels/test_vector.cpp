@@ -1,4 +1,5 @@
-// Norms and elementwise kernels: bits on every arch against the plain loops, aliasing, and one fixture per wrong variant.
+// Norms and elementwise kernels: bits on every arch against the plain loops, aliasing, and one fixture per wrong
+// variant.
 #include "support/doctest.hpp"
 #include "support/kernel_table_cpu.hpp"
 #include "support/kernel_table_data.hpp"
@@ -23,7 +24,8 @@ void sweep(Fn fn) {
                     fn(*table, kind, n, 31 * n + static_cast<std::size_t>(kind) + 7 * shift, shift);
                 }
 }
-/// The values that carry rounding of a whole norm: 1 / sqrt(mean + eps) at sizes where eps counts and where it does not.
+/// The values that carry rounding of a whole norm: 1 / sqrt(mean + eps) at sizes where eps counts and where it does
+/// not.
 constexpr double kEps[] = {1e-5, 1e-6, 0x1p-20};
 
 }  // namespace
@@ -123,7 +125,8 @@ TEST_CASE("kernels/norm: the factor comes from a binary64 sum: squares that over
     }
 }
 
-TEST_CASE("kernels/elementwise: add, sigmoid_gate, scaled_add, sigmoid, exp, tanh, silu are the plain loops on every arch") {
+TEST_CASE(
+    "kernels/elementwise: add, sigmoid_gate, scaled_add, sigmoid, exp, tanh, silu are the plain loops on every arch") {
     sweep([](const KernelTable& table, Kind kind, std::size_t n, std::uint64_t seed, std::size_t shift) {
         const Floats a(n, kind, seed, shift), b(n, kind, seed + 1, (shift + 3) % 8);
         const float w = value(kind, seed + 2, n);
@@ -186,7 +189,8 @@ TEST_CASE("kernels/elementwise: situ_glu is the plain loop on every arch, with t
     });
 }
 
-TEST_CASE("kernels/elementwise: trap 28, the sigmoid takes the raw gate, the caps are not omitted, exchanged or shared") {
+TEST_CASE(
+    "kernels/elementwise: trap 28, the sigmoid takes the raw gate, the caps are not omitted, exchanged or shared") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         const float g[5] = {-30, -0.5F, 1, 8, 1000}, u[5] = {3, -40, 1000, 100, 1000};
         float y[5];
@@ -223,7 +227,8 @@ TEST_CASE("kernels/elementwise: decay is the plain loop on every arch") {
     });
 }
 
-TEST_CASE("kernels/elementwise: traps 2 and 3, decay scales a sigmoid by the bound: no softplus, no clamp, bias inside") {
+TEST_CASE(
+    "kernels/elementwise: traps 2 and 3, decay scales a sigmoid by the bound: no softplus, no clamp, bias inside") {
     for (const KernelTable* table : tables_of_this_cpu()) {
         const std::size_t n = 401;
         Floats z(n), zero(n, 0), alpha(n);

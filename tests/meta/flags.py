@@ -35,6 +35,8 @@ REFUSED = {  # flags: what the message must hold
 }
 CANARY = {"g++": [], "clang++": [["-funsafe-math-optimizations"], ASSOCIATIVE, ["-freciprocal-math"]]}
 CANARY_EXIT = 3
+CROSS, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"  # fused multiply-add in its baseline, g++ contracts by default
+CROSS_FLAGS = [["-O2"], ["-O3", "-ffp-contract=fast"]]
 
 
 def cpu_has(*words):
@@ -83,9 +85,9 @@ def blocks(text):
     return found
 
 
-def compare(path, expected):
+def compare(path, expected, emulator=()):
     """(arches, problems) of one program."""
-    done = subprocess.run([path], capture_output=True, text=True)
+    done = subprocess.run([*emulator, path], capture_output=True, text=True)
     if done.returncode == CANARY_EXIT:
         return [], ["the canary stopped it: " + " ".join(done.stdout.split())]
     if done.returncode != 0:
@@ -102,7 +104,7 @@ def same_bits(builder, expected, compiler, flags):
     path, words = builder.build(compiler, flags)
     if path is None:
         return [], [line for line in words.split("\n") if "error" in line][:5] or words.split("\n")[:5]
-    return compare(path, expected)
+    return compare(path, expected, [EMULATOR] if compiler == CROSS else [])
 
 
 def refusal(builder, compiler, flags, name):
@@ -153,6 +155,12 @@ def main():
                     report.skip(name, "this CPU cannot run it")
                 else:
                     jobs.append((name, same_bits, (builder, expected, compiler, flags)))
+        for flags in CROSS_FLAGS:
+            name = f"{CROSS} {' '.join(flags)}: every arch prints expected.txt"
+            if shutil.which(CROSS) and shutil.which(EMULATOR):
+                jobs.append((name, same_bits, (builder, expected, CROSS, [*flags, "-static", "-idirafter", "/usr/include"])))
+            else:
+                report.skip(name, f"{CROSS} or {EMULATOR} is not installed")
         for flags in PLAIN:
             for compiler in compilers:
                 name = f"{compiler} {' '.join(flags)}: every arch prints expected.txt"

@@ -37,7 +37,7 @@ MOE_TESTS = ("layers/test_moe", "kernels/test_top_k", "golden")
 SITU_TESTS = ("layers/test_mlp", "kernels/test_vector", "golden")
 MODEL_TESTS = ("model/test_forward_traps", "model/test_forward", "golden")
 DOT_TESTS = ("kernels/test_matmul", "kernels/test_vector", "golden")
-FUSING = ("-mfma", "-ffp-contract=fast")
+FUSING = ("-fexpensive-optimizations", "-mfma", "-ffp-contract=fast")  # the pass that fuses, at -O1
 
 MUTANTS = [
     # ------------------------------------------------------------------------------------------------------------ KDA

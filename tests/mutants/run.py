@@ -166,7 +166,10 @@ class Tree:
         obj, dep = self.names_of(source, variant)
         os.makedirs(os.path.dirname(obj), exist_ok=True)
         command = [self.compiler, *self.flags, *extra, "-MD", "-MF", dep, "-c", os.path.join(self.root, source), "-o", obj]
-        run = subprocess.run(command, capture_output=True, text=True)
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"{source} does not compile within {TIMEOUT} s") from None
         if run.returncode != 0:
             if os.path.exists(obj):
                 os.remove(obj)
@@ -368,11 +371,15 @@ def markdown(path, results):
              "the test case that failed first. Trap numbers are those of [TRAPS](../../docs/TRAPS.md).", ""]
     killed = sum(1 for m in table.MUTANTS if results.get(m.id, {}).get("status") == "killed")
     survived = sum(1 for m in table.MUTANTS if results.get(m.id, {}).get("status") == "SURVIVED")
-    lines += [f"{killed} killed, {survived} survived, {len(table.NOT_APPLICABLE)} trap numbers not applicable.", "",
+    open_ones = len(table.MUTANTS) - killed - survived
+    lines += [f"{killed} killed, {survived} survived, {open_ones} not run yet; {len(table.NOT_APPLICABLE)} trap numbers not applicable.",
+              "",
               "| mutant | trap | file | what is wrong | killed by |", "|---|---|---|---|---|"]
     for mutant in table.MUTANTS:
         result = results.get(mutant.id, {"status": "not run", "text": ""})
         by = result["text"] if result["status"] == "killed" else f"**{result['status']}** {result['text']}"
+        if result.get("fingerprint", "") not in ("", Runner.fingerprint(mutant)):
+            by += " (with an earlier text of this entry: run it again)"
         cells = [mutant.id, mutant.trap_text(), mutant.edits[0][0], mutant.wrong, by]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines += ["", "## Not applicable", "", "| trap | why |", "|---|---|"]

@@ -38,7 +38,7 @@ Verdict truth(Function f, float x) {
     if (x == 0) return {f == Function::exp ? 1.0F : x, false};
     if (f == Function::exp && x > 89) return {x == x ? kInf : x, false};
     if (f == Function::exp && x < -104) return {0.0F, false};  // below 2^-150
-    if (f == Function::tanh && std::fabs(x) < 0x1p-13F) {     // x - x^3/3: less than half an ulp below x
+    if (f == Function::tanh && std::fabs(x) < 0x1p-13F) {      // x - x^3/3: less than half an ulp below x
         v.value = x;
         return v;
     }
@@ -68,8 +68,8 @@ std::vector<float> samples(std::size_t each) {
             if (i >= 8 && i < 16) mantissa = 0x7fffffU - static_cast<std::uint32_t>(i - 8);
             all.push_back(std::bit_cast<float>((high << 23) | mantissa));
         }
-    for (const float edge : {-104.0F, -103.972076F, -103.27893F, -87.33654F, 88.72284F, 89.0F, 104.0F, 20.0F, -20.0F, 9.01F,
-                             0x1p-20F, -0x1p-20F, 0x1p-12F, 0x1p-25F, 17.32868F, -17.32868F, 0.34657359F}) {
+    for (const float edge : {-104.0F, -103.972076F, -103.27893F, -87.33654F, 88.72284F, 89.0F, 104.0F, 20.0F, -20.0F,
+                             9.01F, 0x1p-20F, -0x1p-20F, 0x1p-12F, 0x1p-25F, 17.32868F, -17.32868F, 0.34657359F}) {
         float up = edge, down = edge;
         for (int i = 0; i < 200; ++i) {
             all.push_back(up);
@@ -191,9 +191,22 @@ TEST_CASE("simd/lanes: reduce adds 4 to 4, 2 to 2, 1 to 1: any other tree differ
 }
 
 TEST_CASE("simd/lanes: narrow rounds to nearest even everywhere: ties, overflow, subnormals, the edge of zero") {
-    const double x[] = {1 + 0x1p-24,          1 + 0x1p-24 + 0x1p-50, 1 + 3 * 0x1p-24,  -(1 + 0x1p-24), 0x1.ffffffp+127, 0x1.fffffefffffffp+127,
-                        0x1p-149,             0x1p-150,              0x1.0000001p-150, 3 * 0x1p-150,   -0x1p-150,       0x1p-127 + 0x1p-150,
-                        0x1.fffffefffffffp-127, -0.0,                0x1p+1000,        -0x1p-1000};
+    const double x[] = {1 + 0x1p-24,
+                        1 + 0x1p-24 + 0x1p-50,
+                        1 + 3 * 0x1p-24,
+                        -(1 + 0x1p-24),
+                        0x1.ffffffp+127,
+                        0x1.fffffefffffffp+127,
+                        0x1p-149,
+                        0x1p-150,
+                        0x1.0000001p-150,
+                        3 * 0x1p-150,
+                        -0x1p-150,
+                        0x1p-127 + 0x1p-150,
+                        0x1.fffffefffffffp-127,
+                        -0.0,
+                        0x1p+1000,
+                        -0x1p-1000};
     const float want[] = {1.0F,      1 + 0x1p-23F, 1 + 0x1p-22F, -1.0F,     kInf,  0x1.fffffep+127F,
                           0x1p-149F, 0.0F,         0x1p-149F,    0x1p-148F, -0.0F, 0x1p-127F,
                           0x1p-126F, -0.0F,        kInf,         -0.0F};
@@ -213,7 +226,8 @@ TEST_CASE("simd/canary: it is true on every arch of this CPU in this build") {
 }
 
 TEST_SUITE("slow") {
-    TEST_CASE("simd/math: exp and tanh are correctly rounded on all 2^32 inputs; sigmoid's worst error" * doctest::skip(true)) {
+    TEST_CASE("simd/math: exp and tanh are correctly rounded on all 2^32 inputs; sigmoid's worst error" *
+              doctest::skip(true)) {
         const KernelTable& table = *tables_of_this_cpu().back();
         struct Count {
             std::atomic<std::uint64_t> exp_wrong{0}, tanh_wrong{0}, sigmoid_off{0}, open{0};
@@ -254,7 +268,8 @@ TEST_SUITE("slow") {
         other.join();
         MESSAGE("arch " << std::string(table.name) << ": misrounded exp " << count.exp_wrong.load() << ", tanh "
                         << count.tanh_wrong.load() << "; undecided " << count.open.load() << "; sigmoid worst "
-                        << count.sigmoid_worst.load() << " ulp, more than half an ulp off " << count.sigmoid_off.load());
+                        << count.sigmoid_worst.load() << " ulp, more than half an ulp off "
+                        << count.sigmoid_off.load());
         CHECK(count.open == 0);
         CHECK(count.exp_wrong == 0);
         CHECK(count.tanh_wrong == 0);

@@ -74,7 +74,8 @@ struct KernelTable {
 
     void (*short_conv)(In u, const float* w, std::size_t taps, const float* history, std::size_t begin, std::size_t end,
                        core::MatView<float> y);
-    void (*shift_history)(In u, std::size_t tokens, std::size_t taps, std::size_t begin, std::size_t end, float* history);
+    void (*shift_history)(In u, std::size_t tokens, std::size_t taps, std::size_t begin, std::size_t end,
+                          float* history);
     void (*delta_rule)(float* state, std::size_t keys, std::size_t values, const Delta&, float* out);
     void (*attention_residual)(const float* const* sources, std::size_t count, const float* fold, std::size_t n,
                                double eps, float* out, float* scratch);

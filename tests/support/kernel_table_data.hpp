@@ -198,8 +198,8 @@ inline std::string difference(const Floats& got, const Floats& want) {
 
 /// Every length from 0 past two registers of eight, then the neighbours of what kernels block by.
 inline const std::vector<std::size_t>& lengths() {
-    static const std::vector<std::size_t> all{0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,  12,  13,  14,  15, 16,
-                                              17, 23, 24, 25, 31, 32, 33, 63, 64, 65, 255, 256, 257, 264};
+    static const std::vector<std::size_t> all{0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,  12,  13,  14, 15,
+                                              16, 17, 23, 24, 25, 31, 32, 33, 63, 64, 65, 255, 256, 257, 264};
     return all;
 }
 

@@ -37,10 +37,12 @@ struct Wrap {
     static void exp(const float* x, std::size_t n, float* y) { kernels::exp<A>(x, n, y); }
     static void sigmoid(const float* x, std::size_t n, float* y) { kernels::sigmoid<A>(x, n, y); }
     static void tanh(const float* x, std::size_t n, float* y) {
-        each(x, n, y, [](const simd::f32x8<A>& v) __attribute__((always_inline)) { return simd::tanh<A>(v); });
+        each(
+            x, n, y, [](const simd::f32x8<A>& v) __attribute__((always_inline)) { return simd::tanh<A>(v); });
     }
     static void silu(const float* x, std::size_t n, float* y) {
-        each(x, n, y, [](const simd::f32x8<A>& v) __attribute__((always_inline)) { return simd::silu<A>(v); });
+        each(
+            x, n, y, [](const simd::f32x8<A>& v) __attribute__((always_inline)) { return simd::silu<A>(v); });
     }
     static void narrow(const double* x, std::size_t n, float* y) {
         for (std::size_t i = 0; i + 8 <= n; i += 8) simd::store<A>(y + i, simd::narrow(simd::load<A>(x + i)));

@@ -1,7 +1,8 @@
 #ifndef K3_TESTS_SUPPORT_KERNEL_TABLE_TWIN_HPP
 #define K3_TESTS_SUPPORT_KERNEL_TABLE_TWIN_HPP
-// The numeric contract as plain loops, written from its text and from nothing in k3/: one value at a time, left to right.
-// The scalar arch must equal it bit for bit. rn() and rn64() go through volatile: no compiler may fuse or keep more bits.
+// The numeric contract as plain loops, written from its text and from nothing in k3/: one value at a time, left to
+// right. The scalar arch must equal it bit for bit. rn() and rn64() go through volatile: no compiler may fuse or keep
+// more bits.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -38,7 +39,8 @@ inline float exp(float x) { return static_cast<float>(std::exp(static_cast<long 
 inline float tanh(float x) { return static_cast<float>(std::tanh(static_cast<long double>(x))); }
 
 /// sigmoid(x) = RN32(1 / ((1 + s) + s p)) with s (1 + p) = exp(-x): the listed binary64 sequence. n = round(v log2 e);
-/// r = (v - n ln2_high) - n ln2_low; p = r + r^2 (1/2! + r/3! + ... + r^11/13!), Estrin: pairs, then r^2, then r^4, r^8.
+/// r = (v - n ln2_high) - n ln2_low; p = r + r^2 (1/2! + r/3! + ... + r^11/13!), Estrin: pairs, then r^2, then r^4,
+/// r^8.
 inline float sigmoid(float x) {
     double v = rn64(0.0 - f64(x));
     v = v < -104.0 ? -104.0 : v;
@@ -95,7 +97,8 @@ double dot64(Index n, X x, W w) {
     return rn64(lane[0] + lane[1]);
 }
 inline double dot64(const float* x, const float* w, Index n) {
-    return dot64(n, [&](Index i) { return f64(x[i]); }, [&](Index i) { return f64(w[i]); });
+    return dot64(
+        n, [&](Index i) { return f64(x[i]); }, [&](Index i) { return f64(w[i]); });
 }
 template <class X, class W>
 double column64(Index n, X x, W w) {
@@ -104,10 +107,12 @@ double column64(Index n, X x, W w) {
     return acc;
 }
 inline double matmul64(tests::Format format, const tests::Bytes& w, Index r, const float* x) {
-    return dot64(w.cols, [&](Index i) { return f64(x[i]); }, [&](Index i) { return weight(format, w, r, i); });
+    return dot64(
+        w.cols, [&](Index i) { return f64(x[i]); }, [&](Index i) { return weight(format, w, r, i); });
 }
 inline float column_dot(tests::Format format, const tests::Bytes& w, Index c, const float* x) {
-    return rn(column64(w.rows, [&](Index r) { return f64(x[r]); }, [&](Index r) { return weight(format, w, r, c); }));
+    return rn(column64(
+        w.rows, [&](Index r) { return f64(x[r]); }, [&](Index r) { return weight(format, w, r, c); }));
 }
 
 // ---- layer arithmetic
@@ -152,7 +157,8 @@ inline void attention_residual(const float* const* sources, Index count, const f
     std::vector<float> score(count);
     for (Index s = 0; s < count; ++s) {
         const float inv = rms_factor(sources[s], n, eps);
-        score[s] = rn(dot64(n, [&](Index i) { return f64(mul(sources[s][i], inv)); }, [&](Index i) { return f64(fold[i]); }));
+        score[s] = rn(dot64(
+            n, [&](Index i) { return f64(mul(sources[s][i], inv)); }, [&](Index i) { return f64(fold[i]); }));
     }
     float m = score[0];
     for (const float v : score) m = m < v ? v : m;
@@ -171,8 +177,10 @@ void latent_attention(Index positions, Index rank, Index rope, Latent latent, Ke
                       double scale, float* out) {
     std::vector<float> e(positions);
     for (Index s = 0; s < positions; ++s) {
-        const double content = dot64(rank, [&](Index c) { return f64(qa[c]); }, [&](Index c) { return f64(latent(s, c)); });
-        const double shared = dot64(rope, [&](Index c) { return f64(qr[c]); }, [&](Index c) { return f64(key(s, c)); });
+        const double content = dot64(
+            rank, [&](Index c) { return f64(qa[c]); }, [&](Index c) { return f64(latent(s, c)); });
+        const double shared = dot64(
+            rope, [&](Index c) { return f64(qr[c]); }, [&](Index c) { return f64(key(s, c)); });
         e[s] = rn(rn64(rn64(content + shared) * scale));
     }
     float m = e[0];
@@ -180,7 +188,10 @@ void latent_attention(Index positions, Index rank, Index rope, Latent latent, Ke
     double z = 0;
     for (float& v : e) z = rn64(z + f64(v = exp(add(v, -m))));
     for (Index c = 0; c < rank; ++c)
-        out[c] = rn(rn64(column64(positions, [&](Index s) { return f64(e[s]); }, [&](Index s) { return f64(latent(s, c)); }) / z));
+        out[c] =
+            rn(rn64(column64(
+                        positions, [&](Index s) { return f64(e[s]); }, [&](Index s) { return f64(latent(s, c)); }) /
+                    z));
 }
 /// False if a key is NaN. Repeated maximum, strict: ties go to the lower id.
 inline bool route(const float* logits, const float* bias, Index experts, const tests::Router& rule, std::int32_t* ids,

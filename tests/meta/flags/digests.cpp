@@ -1,7 +1,7 @@
 // Prints one line per kernel and arch: digests of fixed inputs. tests/meta/flags.py builds this with many flags; the
-// lines must be those of expected.txt. Inputs are exact steps from integers (a rounded sum here would itself change with
-// the flags); nothing uses libm. The canary decides first: a build whose arithmetic is not the contract's prints "canary
-// failed" and exits with 3. -DK3_DIGEST_SCALAR leaves the other arches out.
+// lines must be those of expected.txt. Inputs are exact steps from integers (a rounded sum here would itself change
+// with the flags); nothing uses libm. The canary decides first: a build whose arithmetic is not the contract's prints
+// "canary failed" and exits with 3. -DK3_DIGEST_SCALAR leaves the other arches out.
 #include <cstdio>
 
 #include "k3/kernels.hpp"
@@ -91,7 +91,8 @@ struct Digests {
     }
     static void conv() {
         constexpr std::size_t kTokens = 9, kChannels = 37, kTaps = 4;
-        static float u[kTokens * kChannels], w[kTaps * kChannels], history[(kTaps - 1) * kChannels], y[kTokens * kChannels];
+        static float u[kTokens * kChannels], w[kTaps * kChannels], history[(kTaps - 1) * kChannels],
+            y[kTokens * kChannels];
         Numbers numbers{4};
         numbers.fill(u, kTokens * kChannels);
         numbers.fill(w, kTaps * kChannels);
