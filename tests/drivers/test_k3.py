@@ -564,12 +564,12 @@ def runs_that_do_not_fit():
     code, _, err = k3(model, "--ids", 5, "--gen", 1, "--quiet", "--out", "/dev/null", preexec_fn=small)
     if code != 0:
         raise Skip(f"this build cannot run in 512 MiB of address space: {err.strip()}")
-    # 544 bytes a position
+    # 672 bytes a position: latent rows and scores
     refused(2, ["1000000 positions need", "bytes", "there are", "positions fit"], model, "--ids", 5, "--gen", 1000000,
             "--threads", 1, preexec_fn=small)
     path = os.path.join(HOME, "long")
     with open(path, "w") as file:
-        file.write("the other thing " * 120000)
+        file.write("the other thing " * 300000)
     refused(2, ["positions need", "there are", "positions fit"], model, "--prompt-file", path, "--gen", 1, "--threads", 1,
             preexec_fn=small)
 
