@@ -35,6 +35,14 @@ K3_INLINE bool arithmetic_is_exact() noexcept {
         const f64x8<A> bigs = broadcast<f64x8, A>(big), ones = broadcast<f64x8, A>(1.0);
         exact = exact && reduce((bigs + ones) - bigs) == 0.0;
 
+        // Lanes divide, not multiply by an estimate of the reciprocal: x / 3 has another last bit then for many x.
+        volatile float three = 3.0F;
+        for (std::uint32_t i = 1; i < 64; ++i) {
+            const float x = static_cast<float>(i) * 0x1p-3F;
+            store<A>(lane, broadcast<f32x8, A>(x) / broadcast<f32x8, A>(three));
+            for (const float value : lane) exact = exact && value == x / three;
+        }
+
         volatile float tiny = 0x1p-126F, half = 0.5F;  // the product is a subnormal
         // Compared as bits: a unit that reads subnormals as zero would call them equal.
         constexpr std::uint32_t kSubnormal = 0x00400000;  // 2^-127

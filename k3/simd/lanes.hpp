@@ -105,7 +105,7 @@ K3_INLINE L<A> operator-(const L<A>& a, const L<A>& b) noexcept {
 }
 template <template <Arch> class L, Arch A>
 K3_INLINE L<A> operator/(const L<A>& a, const L<A>& b) noexcept {
-    return detail::map<L<A>>([&](auto i) __attribute__((always_inline)) { return a.r[i] / b.r[i]; });
+    return detail::map<L<A>>([&](auto i) __attribute__((always_inline)) { return Regs<A>::div(a.r[i], b.r[i]); });
 }
 
 /// RN(x * y), never fused with what follows.

@@ -6,6 +6,7 @@
 //
 //   f64, f32            register types; kF64, kF32: how many hold eight lanes; kWidth64: lanes of one f64
 //   set1, load, store   unaligned; sqrt
+//   div                 IEEE division
 //   fence               the barrier of fence.hpp, on a register
 //   madd                acc + x * w, for exact products only: may be fused
 //   select_lt           a < b ? x : y in every lane (false if a or b is NaN)

@@ -25,6 +25,8 @@ struct Regs<avx2> {
     K3_INLINE static void fence(f64& v) noexcept { asm("" : "+x"(v.data)); }
     K3_INLINE static void fence(f32& v) noexcept { asm("" : "+x"(v.data)); }
     K3_INLINE static f64 madd(f64 x, f64 w, f64 acc) noexcept { return f64(_mm256_fmadd_pd(x, w, acc)); }
+    K3_INLINE static f64 div(f64 a, f64 b) noexcept { return f64(_mm256_div_pd(a, b)); }
+    K3_INLINE static f32 div(f32 a, f32 b) noexcept { return f32(_mm256_div_ps(a, b)); }
     K3_INLINE static f64 sqrt(f64 v) noexcept { return f64(_mm256_sqrt_pd(v)); }
     K3_INLINE static f64 select_lt(f64 a, f64 b, f64 x, f64 y) noexcept {
         return f64(_mm256_blendv_pd(y, x, _mm256_cmp_pd(a, b, _CMP_LT_OQ)));

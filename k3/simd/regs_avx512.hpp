@@ -26,6 +26,8 @@ struct Regs<avx512> {
     K3_INLINE static void fence(f64& v) noexcept { asm("" : "+v"(v.data)); }
     K3_INLINE static void fence(f32& v) noexcept { asm("" : "+v"(v.data)); }
     K3_INLINE static f64 madd(f64 x, f64 w, f64 acc) noexcept { return f64(_mm512_fmadd_pd(x, w, acc)); }
+    K3_INLINE static f64 div(f64 a, f64 b) noexcept { return f64(_mm512_div_pd(a, b)); }
+    K3_INLINE static f32 div(f32 a, f32 b) noexcept { return f32(_mm256_div_ps(a, b)); }
     K3_INLINE static f64 sqrt(f64 v) noexcept { return f64(_mm512_maskz_sqrt_pd(kAll, v)); }
     K3_INLINE static f64 select_lt(f64 a, f64 b, f64 x, f64 y) noexcept {
         return f64(_mm512_mask_blend_pd(_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ), y, x));

@@ -24,6 +24,9 @@ struct Regs<neon> {
     K3_INLINE static void fence(f64& v) noexcept { asm("" : "+w"(v.data)); }
     K3_INLINE static void fence(f32& v) noexcept { asm("" : "+w"(v.data)); }
     K3_INLINE static f64 madd(f64 x, f64 w, f64 acc) noexcept { return f64(vfmaq_f64(acc, x, w)); }
+    // Not the batch's operator: for f32 it is a reciprocal estimate with two Newton steps, not an IEEE division.
+    K3_INLINE static f64 div(f64 a, f64 b) noexcept { return f64(vdivq_f64(a, b)); }
+    K3_INLINE static f32 div(f32 a, f32 b) noexcept { return f32(vdivq_f32(a, b)); }
     K3_INLINE static f64 sqrt(f64 v) noexcept { return f64(vsqrtq_f64(v)); }
     K3_INLINE static f64 select_lt(f64 a, f64 b, f64 x, f64 y) noexcept { return f64(vbslq_f64(vcltq_f64(a, b), x, y)); }
     K3_INLINE static f32 select_lt(f32 a, f32 b, f32 x, f32 y) noexcept { return f32(vbslq_f32(vcltq_f32(a, b), x, y)); }

@@ -22,6 +22,8 @@ struct Regs<scalar> {
     K3_INLINE static void fence(f64& v) noexcept { simd::fence(v); }
     K3_INLINE static void fence(f32& v) noexcept { simd::fence(v); }
     K3_INLINE static f64 madd(f64 x, f64 w, f64 acc) noexcept { return madd_exact(x, w, acc); }
+    K3_INLINE static f64 div(f64 a, f64 b) noexcept { return a / b; }
+    K3_INLINE static f32 div(f32 a, f32 b) noexcept { return a / b; }
     K3_INLINE static f64 sqrt(f64 v) noexcept { return __builtin_sqrt(v); }
     K3_INLINE static f64 select_lt(f64 a, f64 b, f64 x, f64 y) noexcept { return a < b ? x : y; }
     K3_INLINE static f32 select_lt(f32 a, f32 b, f32 x, f32 y) noexcept { return a < b ? x : y; }

@@ -24,6 +24,8 @@ struct Regs<sse42> {
     K3_INLINE static void fence(f64& v) noexcept { asm("" : "+x"(v.data)); }
     K3_INLINE static void fence(f32& v) noexcept { asm("" : "+x"(v.data)); }
     K3_INLINE static f64 madd(f64 x, f64 w, f64 acc) noexcept { return acc + x * w; }
+    K3_INLINE static f64 div(f64 a, f64 b) noexcept { return f64(_mm_div_pd(a, b)); }
+    K3_INLINE static f32 div(f32 a, f32 b) noexcept { return f32(_mm_div_ps(a, b)); }
     K3_INLINE static f64 sqrt(f64 v) noexcept { return f64(_mm_sqrt_pd(v)); }
     K3_INLINE static f64 select_lt(f64 a, f64 b, f64 x, f64 y) noexcept {
         return f64(_mm_blendv_pd(y, x, _mm_cmplt_pd(a, b)));
