@@ -38,9 +38,9 @@ K3_INLINE bool arithmetic_is_exact() noexcept {
         // Lanes divide, not multiply by an estimate of the reciprocal: x / 3 has another last bit then for many x.
         volatile float three = 3.0F;
         for (std::uint32_t i = 1; i < 64; ++i) {
-            const float x = static_cast<float>(i) * 0x1p-3F;
-            store<A>(lane, broadcast<f32x8, A>(x) / broadcast<f32x8, A>(three));
-            for (const float value : lane) exact = exact && value == x / three;
+            const float dividend = static_cast<float>(i) * 0x1p-3F;
+            store<A>(lane, broadcast<f32x8, A>(dividend) / broadcast<f32x8, A>(three));
+            for (const float value : lane) exact = exact && value == dividend / three;
         }
 
         volatile float tiny = 0x1p-126F, half = 0.5F;  // the product is a subnormal
