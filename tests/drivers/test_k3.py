@@ -569,7 +569,7 @@ def runs_that_do_not_fit():
             "--threads", 1, preexec_fn=small)
     path = os.path.join(HOME, "long")
     with open(path, "w") as file:
-        file.write("the other thing " * 300000)
+        file.write("the other thing " * 170000)
     refused(2, ["positions need", "there are", "positions fit"], model, "--prompt-file", path, "--gen", 1, "--threads", 1,
             preexec_fn=small)
 
