@@ -25,20 +25,15 @@ constexpr int exit_code(Code code) noexcept {
         case Code::config:
         case Code::tokenizer:
         case Code::plan:
-        case Code::state:
-            return kRefused;
+        case Code::state: return kRefused;
         case Code::checkpoint:
         case Code::tensor:
         case Code::read:
         case Code::numeric:
-        case Code::internal:
-            return kFailed;
-        case Code::write:
-            return kNotWritten;
-        case Code::expert:
-            return kUnsound;
-        case Code::interrupted:
-            return kInterrupted;
+        case Code::internal: return kFailed;
+        case Code::write: return kNotWritten;
+        case Code::expert: return kUnsound;
+        case Code::interrupted: return kInterrupted;
     }
     return kFailed;
 }

@@ -132,10 +132,10 @@ int run_model(const run::Options& options) {
     const std::uint64_t peak_rss = k3::io::peak_rss_bytes();
     report.totals(*outcome, request.prompt.size(), peak_rss);
     // The result is written first, so that the line about how it ended tells the truth about it.
-    const int code = outcome->failure ? drivers::exit_code(outcome->failure->code())
-                     : out.failed()          ? drivers::kNotWritten
-                     : outcome->interrupted  ? drivers::kInterrupted
-                                             : drivers::kSuccess;
+    const int code = outcome->failure       ? drivers::exit_code(outcome->failure->code())
+                     : out.failed()         ? drivers::kNotWritten
+                     : outcome->interrupted ? drivers::kInterrupted
+                                            : drivers::kSuccess;
     result.write(run::result_json({.options = options,
                                    .session = session,
                                    .plan = plan,

@@ -1,8 +1,8 @@
 // k3-inspect: what is in a checkpoint: census and budget, tensor listing, tensor dump, token ids of a text and back.
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +16,8 @@
 #include "drivers/inspect/census.hpp"
 #include "drivers/inspect/dump.hpp"
 #include "drivers/inspect/report.hpp"
+#include "drivers/sizes.hpp"
+#include "drivers/text_input.hpp"
 #include "k3/checkpoint/shard_index.hpp"
 #include "k3/core/error.hpp"
 #include "k3/io/file.hpp"
@@ -44,7 +46,8 @@ void declare(CLI::App& app, Arguments& args) {
     app.add_option("--out", args.out, "with --dump: write this .npy file instead of text")->needs(dump);
     app.add_option("--rows", args.rows, "with --dump: first:end of the first dimension, end not included")->needs(dump);
     auto* encode = app.add_option("--encode", args.encode, "print the token ids of a text");
-    auto* file = app.add_option("--encode-file", args.encode_file, "print the token ids of a file");
+    auto* file =
+        app.add_option("--encode-file", args.encode_file, "print the token ids of a file; - is standard input");
     app.add_flag("--no-specials", args.no_specials, "names of special tokens in the text are plain characters");
     auto* decode = app.add_option("--decode", args.decode, "print the text of token ids: 1,2,3");
     // One job a run: each excludes the others.
@@ -57,23 +60,14 @@ void declare(CLI::App& app, Arguments& args) {
         "3 could not write.");
 }
 
-template <class Number>
-Number parse(std::string_view text, const char* option) {
-    Number value{};
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc{} || end != text.data() + text.size()) {
-        throw Error(Code::usage, std::string(option) + ": '" + std::string(text) + "' is not a number it can take",
-                    "give whole numbers, for instance 12");
-    }
-    return value;
-}
-
 std::optional<inspect::Rows> parse_rows(const std::string& text) {
     if (text.empty()) return std::nullopt;
     const std::size_t colon = text.find(':');
     if (colon == std::string::npos) throw Error(Code::usage, "--rows " + text + " has no colon", "give first:end");
-    return inspect::Rows{parse<std::uint64_t>(std::string_view(text).substr(0, colon), "--rows"),
-                         parse<std::uint64_t>(std::string_view(text).substr(colon + 1), "--rows")};
+    constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+    const auto number = [](std::string_view word) { return k3::drivers::parse_count("--rows", word, 0, kMost); };
+    return inspect::Rows{number(std::string_view(text).substr(0, colon)),
+                         number(std::string_view(text).substr(colon + 1))};
 }
 
 k3::checkpoint::ShardIndex open_index(const Arguments& args) {
@@ -122,7 +116,8 @@ k3::text::Tokenizer open_tokenizer(const Arguments& args) {
 
 void encode(const Arguments& args) {
     const auto tokenizer = open_tokenizer(args);
-    const std::string text = args.encode_file.empty() ? args.encode : k3::io::File::read_text(args.encode_file);
+    const std::string text =
+        args.encode_file.empty() ? args.encode : k3::drivers::read_text("--encode-file", args.encode_file);
     const auto ids =
         tokenizer.encode(text, args.no_specials ? k3::text::Specials::as_text : k3::text::Specials::as_ids);
     std::string line;
@@ -132,12 +127,7 @@ void encode(const Arguments& args) {
 
 void decode(const Arguments& args) {
     const auto tokenizer = open_tokenizer(args);
-    std::vector<k3::text::TokenId> ids;
-    for (std::size_t at = 0; at <= args.decode.size();) {
-        const std::size_t comma = std::min(args.decode.find(',', at), args.decode.size());
-        ids.push_back(parse<k3::text::TokenId>(std::string_view(args.decode).substr(at, comma - at), "--decode"));
-        at = comma + 1;
-    }
+    const auto ids = k3::drivers::parse_ids("--decode", args.decode, tokenizer.vocab());
     if (args.json) {
         std::printf("%s\n", nlohmann::json(tokenizer.decode(ids)).dump().c_str());
         return;

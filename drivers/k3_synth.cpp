@@ -34,7 +34,9 @@ void declare(CLI::App& app, Arguments& args) {
     app.set_version_flag("--version", std::string("k3-synth " K3_VERSION));
     app.add_option("--out", args.write.out, "folder to write; made if missing, must be empty");
     app.add_flag("--force", args.write.force, "write into a folder that is not empty; foreign files are left alone");
-    app.add_option("--seed", args.write.seed, "every value follows from it")->capture_default_str();
+    app.add_option("--seed", args.write.seed, "every value follows from it")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
     app.add_flag("--like-release", args.model.like_release,
                  "start from the released widths, with 5 layers and 48 experts");
     for (std::size_t i = 0; i < synth::kSizeCount; ++i) {

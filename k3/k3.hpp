@@ -1,7 +1,7 @@
 #ifndef K3_K3_HPP
 #define K3_K3_HPP
-// Everything, in rank order. Not for arch units: those include model/forward_impl.hpp alone. Kernels without the rest are in
-// k3/kernels.hpp.
+// Everything, in rank order. Not for arch units: those include model/forward_impl.hpp alone. Kernels without the rest
+// are in k3/kernels.hpp.
 #include "k3/core/buffer.hpp"
 #include "k3/core/check.hpp"
 #include "k3/core/digest.hpp"
@@ -11,17 +11,22 @@
 #include "k3/core/fp_env.hpp"
 #include "k3/core/parallel.hpp"
 #include "k3/core/view.hpp"
+
 #include "k3/simd/arch.hpp"
 #include "k3/simd/canary.hpp"
 #include "k3/simd/fence.hpp"
 #include "k3/simd/lanes.hpp"
 #include "k3/simd/math.hpp"
 #include "k3/simd/regs.hpp"
+
 #include "k3/io/atomic_file.hpp"
 #include "k3/io/cpu_limits.hpp"
 #include "k3/io/file.hpp"
+#include "k3/io/guess.hpp"
+#include "k3/io/json_text.hpp"
 #include "k3/io/memory_limits.hpp"
 #include "k3/io/parallel_read.hpp"
+
 #include "k3/checkpoint/dtype.hpp"
 #include "k3/checkpoint/expert_name.hpp"
 #include "k3/checkpoint/header.hpp"
@@ -29,10 +34,12 @@
 #include "k3/checkpoint/shard_index.hpp"
 #include "k3/checkpoint/tensor_info.hpp"
 #include "k3/checkpoint/tensor_reader.hpp"
+
 #include "k3/formats/bf16.hpp"
 #include "k3/formats/f32.hpp"
 #include "k3/formats/mxfp4.hpp"
 #include "k3/formats/weight_format.hpp"
+
 #include "k3/text/bpe.hpp"
 #include "k3/text/long_input.hpp"
 #include "k3/text/pre_tokenizer.hpp"
@@ -42,6 +49,7 @@
 #include "k3/text/tokenizer.hpp"
 #include "k3/text/unicode_pin.hpp"
 #include "k3/text/utf8.hpp"
+
 #include "k3/kernels/attention_residual.hpp"
 #include "k3/kernels/column_dot.hpp"
 #include "k3/kernels/delta_rule.hpp"
@@ -52,6 +60,7 @@
 #include "k3/kernels/norm.hpp"
 #include "k3/kernels/short_conv.hpp"
 #include "k3/kernels/top_k.hpp"
+
 #include "k3/layers/context.hpp"
 #include "k3/layers/experts.hpp"
 #include "k3/layers/kda.hpp"
@@ -60,6 +69,7 @@
 #include "k3/layers/mlp.hpp"
 #include "k3/layers/moe.hpp"
 #include "k3/layers/weight.hpp"
+
 #include "k3/model/bound_model.hpp"
 #include "k3/model/config.hpp"
 #include "k3/model/config_reader.hpp"
@@ -69,8 +79,10 @@
 #include "k3/model/state.hpp"
 #include "k3/model/step.hpp"
 #include "k3/model/tensor_names.hpp"
+
 #include "k3/stream/expert_batch.hpp"
 #include "k3/stream/resident_experts.hpp"
+
 #include "k3/engine/arches.hpp"
 #include "k3/engine/embedding_rows.hpp"
 #include "k3/engine/session.hpp"

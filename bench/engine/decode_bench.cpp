@@ -27,11 +27,16 @@ int run(int argc, char** argv) {
             if (i + 1 >= argc) throw Error(Code::usage, arg + " needs a value", "see the head of decode_bench.cpp");
             return argv[++i];
         };
-        if (arg == "--prompt") prompt = std::stoul(value());
-        else if (arg == "--gen") gen = std::stoul(value());
-        else if (arg == "--threads") options.threads = static_cast<unsigned>(std::stoul(value()));
-        else if (arg == "--arch") options.arch = engine::arch_named(value()).value();
-        else options.model_dir = arg;
+        if (arg == "--prompt")
+            prompt = std::stoul(value());
+        else if (arg == "--gen")
+            gen = std::stoul(value());
+        else if (arg == "--threads")
+            options.threads = static_cast<unsigned>(std::stoul(value()));
+        else if (arg == "--arch")
+            options.arch = engine::arch_named(value()).value();
+        else
+            options.model_dir = arg;
     }
     if (options.model_dir.empty() || prompt == 0 || gen == 0) {
         std::puts("usage: decode_bench MODEL_DIR [--prompt N] [--gen N] [--threads N] [--arch NAME]");
@@ -62,18 +67,20 @@ int run(int argc, char** argv) {
 
     // What one token must read: the whole trunk and the chosen experts.
     const std::size_t moe_layers = session.layers() - std::min(session.layers(), c.first_dense);
-    const double experts = moe_layers == 0 ? 0.0
-                                           : static_cast<double>(plan.experts) * static_cast<double>(c.experts_per_token) /
-                                                 static_cast<double>(c.experts);
+    const double experts = moe_layers == 0
+                               ? 0.0
+                               : static_cast<double>(plan.experts) * static_cast<double>(c.experts_per_token) /
+                                     static_cast<double>(c.experts);
     const double bytes = static_cast<double>(plan.weights) + experts;
     core::Buffer probe(std::size_t{2} << 30);
     for (std::size_t i = 0; i < probe.size(); i += 4096) probe.data()[i] = std::byte{1};
     const double limit = bench::read_bandwidth(probe.data(), probe.size(), options.threads);
-    std::printf("arch %s  threads %u  layers %zu  weights %.2f GB  experts %.2f GB  digest %016llx\n", engine::name(options.arch),
-                options.threads, session.layers(), static_cast<double>(plan.weights) / 1e9,
+    std::printf("arch %s  threads %u  layers %zu  weights %.2f GB  experts %.2f GB  digest %016llx\n",
+                engine::name(options.arch), options.threads, session.layers(), static_cast<double>(plan.weights) / 1e9,
                 static_cast<double>(plan.experts) / 1e9, static_cast<unsigned long long>(digest.value()));
     std::printf("prefill  %zu tokens  %.3f s  %.4f s/token\n", prompt, prefill, prefill / static_cast<double>(prompt));
-    std::printf("decode   %zu tokens  median %.4f s/token  min %.4f  max %.4f\n", gen, decode, steps.front(), steps.back());
+    std::printf("decode   %zu tokens  median %.4f s/token  min %.4f  max %.4f\n", gen, decode, steps.front(),
+                steps.back());
     std::printf("decode reads %.3f GB a token: %.2f GB/s, read limit of this run %.2f GB/s, share %.2f\n", bytes / 1e9,
                 bytes / decode / 1e9, limit / 1e9, bytes / decode / limit);
     return 0;

@@ -29,8 +29,8 @@ std::vector<Tensor> layer_tensors(unsigned layer) {
     const std::string at = "language_model.model.layers." + std::to_string(layer) + ".";
     const bool is_mla = layer % 4 == 3 || layer == 92;
     std::vector<Tensor> f32, bf16, u8;
-    const auto add = [&](std::vector<Tensor>& to, const char* dtype, const std::string& name,
-                         std::vector<std::uint64_t> shape) {
+    const auto add =
+        [&](std::vector<Tensor>& to, const char* dtype, const std::string& name, std::vector<std::uint64_t> shape) {
         to.push_back({at + name, dtype, std::move(shape)});
     };
     for (const char* name : {"input_layernorm.weight", "post_attention_layernorm.weight",

@@ -20,8 +20,8 @@
 #include "k3/checkpoint/shard_index.hpp"
 #include "k3/checkpoint/tensor_reader.hpp"
 #include "k3/core/error.hpp"
-#include "k3/io/atomic_file.hpp"
 #include "k3/formats/mxfp4.hpp"
+#include "k3/io/atomic_file.hpp"
 #include "k3/model/config_reader.hpp"
 
 namespace k3::inspect {
@@ -61,24 +61,16 @@ inline std::string closest(const ShardIndex& index, std::string_view wanted) {
 /// The numpy type a dtype is dumped as; empty if there is none.
 inline std::string npy_type(Dtype dtype) {
     switch (dtype) {
-        case Dtype::boolean:
-            return "|b1";
+        case Dtype::boolean: return "|b1";
         case Dtype::u8:
-        case Dtype::f8_e8m0:
-            return "|u1";
-        case Dtype::i8:
-            return "|i1";
-        case Dtype::i32:
-            return "<i4";
-        case Dtype::i64:
-            return "<i8";
+        case Dtype::f8_e8m0: return "|u1";
+        case Dtype::i8: return "|i1";
+        case Dtype::i32: return "<i4";
+        case Dtype::i64: return "<i8";
         case Dtype::f32:
-        case Dtype::bf16:
-            return "<f4";
-        case Dtype::f64:
-            return "<f8";
-        default:
-            return {};
+        case Dtype::bf16: return "<f4";
+        case Dtype::f64: return "<f8";
+        default: return {};
     }
 }
 

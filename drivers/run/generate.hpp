@@ -107,8 +107,8 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
         for (std::size_t step = 0; step < std::max<std::size_t>(1, request.gen); ++step) {
             const Clock::time_point start = Clock::now();
             const std::uint64_t read_before = session.embedding_bytes_read();
-            const engine::FeedProgress progress = [&](std::size_t done, std::size_t tokens, std::size_t layer,
-                                                      std::size_t layers) {
+            const engine::FeedProgress progress =
+                [&](std::size_t done, std::size_t tokens, std::size_t layer, std::size_t layers) {
                 watcher.feeding(step, done, tokens, request.chunk, layer, layers);
                 return step != 0 || !interrupted();  // a prompt may take hours; a later step is completed
             };
@@ -141,9 +141,12 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
             if (out.failed()) break;  // nobody reads on
         }
     } catch (const Error& error) {
-        if (error.code() == Code::interrupted) outcome.interrupted = true;
-        else if (error.code() == Code::expert || !outcome.ids.empty()) outcome.failure = error;
-        else throw;  // nothing to keep
+        if (error.code() == Code::interrupted)
+            outcome.interrupted = true;
+        else if (error.code() == Code::expert || !outcome.ids.empty())
+            outcome.failure = error;
+        else
+            throw;  // nothing to keep
     }
     writer.finish();
     outcome.text = writer.text();

@@ -16,7 +16,8 @@ inline volatile sig_atomic_t interrupt_quiet = 0;
 inline void on_interrupt(int) {
     const int saved = errno;
     if (interrupt_seen == 0 && interrupt_quiet == 0) {
-        static constexpr char kText[] = "\nk3: ending, a token under way is completed; interrupt again to end at once\n";
+        static constexpr char kText[] =
+            "\nk3: ending, a token under way is completed; interrupt again to end at once\n";
         [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kText, sizeof kText - 1);
     }
     interrupt_seen = 1;

@@ -10,10 +10,12 @@
 #include <string_view>
 #include <utility>
 
-#include "drivers/run/sizes.hpp"
+#include "drivers/sizes.hpp"
 #include "k3/core/error.hpp"
 
 namespace k3::run {
+
+using namespace drivers;  // how any driver reads numbers and sizes
 
 struct Preset {
     const char* name;

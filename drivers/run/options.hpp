@@ -15,7 +15,7 @@
 #include <CLI/CLI.hpp>
 
 #include "drivers/run/memory_options.hpp"
-#include "drivers/run/sizes.hpp"
+#include "drivers/sizes.hpp"
 #include "k3/core/error.hpp"
 #include "k3/engine/arches.hpp"
 #include "k3/io/cpu_limits.hpp"

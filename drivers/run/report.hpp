@@ -15,7 +15,7 @@
 
 #include "drivers/run/generate.hpp"
 #include "drivers/run/options.hpp"
-#include "drivers/run/sizes.hpp"
+#include "drivers/sizes.hpp"
 #include "k3/engine/session.hpp"
 
 namespace k3::run {

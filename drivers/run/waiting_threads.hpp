@@ -1,8 +1,8 @@
 #ifndef K3_DRIVERS_RUN_WAITING_THREADS_HPP
 #define K3_DRIVERS_RUN_WAITING_THREADS_HPP
 // OpenMP threads that wait for work spin, by default for milliseconds. Where another process wants the core, the one
-// they wait for then cannot run: with two busy neighbours a short prompt took many times as long. The run-time libraries
-// read their setting before main(), so it is put into the environment and the program starts over, once.
+// they wait for then cannot run: with two busy neighbours a short prompt took many times as long. The run-time
+// libraries read their setting before main(), so it is put into the environment and the program starts over, once.
 #include <unistd.h>
 
 #include <cstdlib>

@@ -22,10 +22,10 @@
 #include <utility>
 #include <vector>
 
-#include "k3/checkpoint/detail/guess.hpp"
 #include "k3/checkpoint/tensor_info.hpp"
 #include "k3/core/error.hpp"
 #include "k3/io/file.hpp"
+#include "k3/io/guess.hpp"
 
 namespace k3::checkpoint {
 
@@ -80,7 +80,7 @@ inline constexpr const char* kDownloadAgain = "download the file again";
 }
 
 [[noreturn]] inline void refuse_not_safetensors(const io::File& file, std::string_view head, std::string why) {
-    if (const auto known = guess(head)) {
+    if (const auto known = io::guess(head)) {
         refuse_header(file, "is not a safetensors file: it is " + std::string(known->what), {},
                       std::string(known->next));
     }

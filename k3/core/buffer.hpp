@@ -20,7 +20,8 @@ class Buffer {
         if (bytes == 0) return;
         constexpr std::size_t kHuge = std::size_t{2} << 20;
         mapped_ = bytes >= kHuge ? bytes + kHuge : bytes;  // room to start on a huge-page boundary
-        void* const at = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* const at =
+            ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (at == MAP_FAILED) {
             throw Error(Code::plan, "the system refused " + std::to_string(bytes) + " bytes of memory",
                         "free memory or ask for a smaller budget");

@@ -34,7 +34,8 @@ class Arena {
     std::size_t used_ = 0;
 };
 
-/// Threads and scratch for one caller at a time. Two callers that run at once need two Execs; the threads may be shared.
+/// Threads and scratch for one caller at a time. Two callers that run at once need two Execs; the threads may be
+/// shared.
 struct Exec {
     unsigned threads = 1;         // at most this many, the calling thread included
     std::byte* local = nullptr;   // threads * local_bytes, 64-byte aligned: one part per thread

@@ -9,10 +9,10 @@ namespace k3::core {
 
 enum class FaultCode : std::uint8_t {
     none,
-    router_nan,      ///< a router score is NaN: no expert can be chosen
-    argmax_nan,      ///< a logit is NaN: no token can be chosen
-    expert_failed,   ///< the expert service could not deliver an expert
-    weight_failed,   ///< the weight source could not deliver a panel
+    router_nan,         ///< a router score is NaN: no expert can be chosen
+    argmax_nan,         ///< a logit is NaN: no token can be chosen
+    expert_failed,      ///< the expert service could not deliver an expert
+    weight_failed,      ///< the weight source could not deliver a panel
     interrupted,        ///< the caller's progress callback asked to stop
     bad_step,           ///< a segment wants more logits than it has tokens, or two segments share a state
     scratch_too_small,  ///< the caller's scratch is smaller than scratch_bytes() asked for

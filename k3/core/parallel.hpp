@@ -1,7 +1,8 @@
 #ifndef K3_CORE_PARALLEL_HPP
 #define K3_CORE_PARALLEL_HPP
-// The one place where work is split over threads; each part runs under the contract's floating-point environment. A body gets a
-// contiguous range; which thread computes an element never changes the order in which that element is computed.
+// The one place where work is split over threads; each part runs under the contract's floating-point environment. A
+// body gets a contiguous range; which thread computes an element never changes the order in which that element is
+// computed.
 #include <cstddef>
 
 #include "k3/core/exec.hpp"
@@ -41,10 +42,11 @@ K3_INLINE void parallel(const Exec& exec, std::size_t n, std::size_t work, Body&
         const std::size_t worth = n * work / exec.least_work;
         parts = parts < worth ? parts : worth;
     }
-    // Never nested, whatever the host allows: the thread numbers of an inner team would name the scratch of the outer one.
+    // Never nested, whatever the host allows: the thread numbers of an inner team would name the scratch of the outer
+    // one.
     if (parts > 1 && !omp_in_parallel()) {
         // Always the same team: GNU OpenMP ends and starts threads whenever a region asks for another number of them.
-#pragma omp parallel num_threads(static_cast<int>(exec.threads)) default(none) shared(body, n, parts)
+#pragma omp parallel num_threads(static_cast <int>(exec.threads)) default(none) shared(body, n, parts)
         {
             const auto thread = static_cast<std::size_t>(omp_get_thread_num());
             const auto team = static_cast<std::size_t>(omp_get_num_threads());

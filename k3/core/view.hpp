@@ -25,9 +25,7 @@ struct MatView {
     K3_INLINE constexpr MatView col_range(std::size_t first, std::size_t count) const noexcept {
         return {data + first, rows, count, stride};
     }
-    K3_INLINE constexpr operator MatView<const T>() const noexcept
-        requires(!std::is_const_v<T>)
-    {
+    K3_INLINE constexpr operator MatView<const T>() const noexcept requires(!std::is_const_v<T>) {
         return {data, rows, cols, stride};
     }
 };

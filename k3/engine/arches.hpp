@@ -51,7 +51,8 @@ class AnyForward {
   public:
     virtual ~AnyForward() = default;
     virtual bool arithmetic_is_exact() const noexcept = 0;
-    virtual model::StepBytes step_bytes(std::size_t tokens, std::size_t segments, std::size_t positions) const noexcept = 0;
+    virtual model::StepBytes step_bytes(std::size_t tokens, std::size_t segments,
+                                        std::size_t positions) const noexcept = 0;
     virtual core::Fault run(const core::Exec& exec, const model::Services& services, model::Segment* segments,
                             std::size_t count, core::Arena workspace) const noexcept = 0;
     virtual void commit(const core::Exec& exec, const model::StateView& state, std::size_t tokens) const noexcept = 0;
@@ -66,11 +67,12 @@ class ForwardOf final : public AnyForward {
   public:
     explicit ForwardOf(const model::ModelView& model) : forward_(model) {}
     bool arithmetic_is_exact() const noexcept override { return model::Forward<A>::arithmetic_is_exact(); }
-    model::StepBytes step_bytes(std::size_t tokens, std::size_t segments, std::size_t positions) const noexcept override {
+    model::StepBytes step_bytes(std::size_t tokens, std::size_t segments,
+                                std::size_t positions) const noexcept override {
         return forward_.step_bytes(tokens, segments, positions);
     }
-    core::Fault run(const core::Exec& exec, const model::Services& services, model::Segment* segments, std::size_t count,
-                    core::Arena workspace) const noexcept override {
+    core::Fault run(const core::Exec& exec, const model::Services& services, model::Segment* segments,
+                    std::size_t count, core::Arena workspace) const noexcept override {
         return forward_.run(exec, services, segments, count, workspace);
     }
     void commit(const core::Exec& exec, const model::StateView& state, std::size_t tokens) const noexcept override {

@@ -16,11 +16,13 @@ class EmbeddingRows final : public layers::WeightSource {
     bool acquire(const layers::Weight&, std::size_t, bool, layers::Panel&) noexcept override { return false; }
     void release(const layers::Weight&, const layers::Panel&) noexcept override {}
 
-    bool read_rows(const layers::Weight& weight, const std::int32_t* rows, std::size_t count, std::byte* out) noexcept override {
+    bool read_rows(const layers::Weight& weight, const std::int32_t* rows, std::size_t count,
+                   std::byte* out) noexcept override {
         const std::size_t row_bytes = weight.cols * (weight.format == layers::Format::f32 ? 4 : 2);
         try {
             for (std::size_t i = 0; i < count; ++i)
-                file_->read(table_.offset + static_cast<std::uint64_t>(rows[i]) * row_bytes, {out + i * row_bytes, row_bytes});
+                file_->read(table_.offset + static_cast<std::uint64_t>(rows[i]) * row_bytes,
+                            {out + i * row_bytes, row_bytes});
         } catch (const std::exception& error) {
             failure_ = error.what();
             return false;

@@ -29,7 +29,7 @@ struct Options {
     std::size_t layers = 0;     // 0: all of them
     ArchName arch = ArchName::scalar;
     unsigned threads = 1;
-    std::size_t prefill_chunk = 0;  // 0: up to 512, as memory allows
+    std::size_t prefill_chunk = 0;                     // 0: up to 512, as memory allows
     std::size_t least_work = core::Exec{}.least_work;  // see core::Exec; tests set 0 to split everything
 };
 
@@ -60,11 +60,13 @@ class Session {
     std::size_t position() const noexcept { return state_ ? state_->position() : 0; }
     std::uint64_t embedding_bytes_read() const noexcept { return parts_->embedding.bytes_read(); }
 
-    /// What load(positions) will hold. The chunk is the first of 512, 256, 128, ... that fits, unless the options fix it.
+    /// What load(positions) will hold. The chunk is the first of 512, 256, 128, ... that fits, unless the options fix
+    /// it.
     Plan plan(std::size_t positions) const {
         Plan plan;
         const io::MemoryLimit limit = io::memory_limit();
-        plan.available = limit.bytes - limit.bytes / 32;  // head-room for what no plan sees: stacks, libraries, the heap
+        plan.available =
+            limit.bytes - limit.bytes / 32;  // head-room for what no plan sees: stacks, libraries, the heap
         plan.limited_by = limit.source;
         plan.weights = parts_->bound.matrix_bytes() + parts_->bound.vector_bytes();
         plan.experts = parts_->experts.bytes();
@@ -74,18 +76,22 @@ class Session {
         for (chunk = std::min(chunk, std::max<std::size_t>(1, positions));; chunk = (chunk + 1) / 2) {
             const model::StepBytes step = forward_->step_bytes(chunk, 1, positions);
             plan.prefill_chunk = chunk;
-            plan.workspace = step.workspace + step.shared + options_.threads * step.local + parts_->config.shape.vocab * sizeof(float);
+            plan.workspace = step.workspace + step.shared + options_.threads * step.local +
+                             parts_->config.shape.vocab * sizeof(float);
             plan.state = model::State::bytes(parts_->bound.view(), positions, chunk);
             if (plan.total() <= plan.available || chunk == 1 || options_.prefill_chunk != 0) return plan;
         }
     }
 
-    /// Loads all weights, for sequences of up to `positions` tokens. Errors: Code::plan (with what is needed, what there
-    /// is and what would fit), Code::read. May be called again for another number of positions: the sequence starts over.
+    /// Loads all weights, for sequences of up to `positions` tokens. Errors: Code::plan (with what is needed, what
+    /// there is and what would fit), Code::read. May be called again for another number of positions: the sequence
+    /// starts over.
     void load(std::size_t positions, const LoadProgress& progress = {}) {
         const Plan plan = this->plan(positions);
         if (positions > parts_->config.shape.max_positions)
-            throw Error(Code::plan, std::to_string(positions) + " positions are more than the model's " + std::to_string(parts_->config.shape.max_positions),
+            throw Error(Code::plan,
+                        std::to_string(positions) + " positions are more than the model's " +
+                            std::to_string(parts_->config.shape.max_positions),
                         "shorten the prompt or ask for fewer tokens");
         if (plan.total() > plan.available) refuse(plan);
         require_threads(options_.threads);
@@ -112,9 +118,9 @@ class Session {
         state_ = std::make_unique<model::State>(parts_->bound.view());
     }
 
-    /// Feeds ids after what the state holds; the logits of the last one, valid until the next call. If a chunk fails, the
-    /// chunks before it stay (position() tells).
-    /// Errors: Code::usage (an id out of range), plan (more positions than load() was given), numeric, expert, read.
+    /// Feeds ids after what the state holds; the logits of the last one, valid until the next call. If a chunk fails,
+    /// the chunks before it stay (position() tells). Errors: Code::usage (an id out of range), plan (more positions
+    /// than load() was given), numeric, expert, read.
     std::span<const float> feed(std::span<const std::int32_t> ids, const FeedProgress& progress = {}) {
         check_ids(ids);
         for (std::size_t done = 0; done < ids.size();) {
@@ -135,7 +141,8 @@ class Session {
     std::int32_t argmax(std::span<const float> logits, std::size_t step) const {
         const std::int64_t best = forward_->argmax(logits.data(), logits.size());
         if (best < 0) {
-            throw Error(Code::numeric, "a logit is NaN at position " + std::to_string(position()) + ", step " + std::to_string(step),
+            throw Error(Code::numeric,
+                        "a logit is NaN at position " + std::to_string(position()) + ", step " + std::to_string(step),
                         "check the checkpoint with k3-inspect; no token can be chosen");
         }
         return static_cast<std::int32_t>(best);
@@ -164,7 +171,9 @@ class Session {
     };
 
     explicit Session(const Options& options)
-        : options_(at_least_one_thread(options)), parts_(std::make_unique<Parts>(options)), forward_(make_forward(options.arch, parts_->bound.view())) {}
+        : options_(at_least_one_thread(options)),
+          parts_(std::make_unique<Parts>(options)),
+          forward_(make_forward(options.arch, parts_->bound.view())) {}
 
     static Options at_least_one_thread(Options options) {
         options.threads = std::max(1U, options.threads);
@@ -179,7 +188,9 @@ class Session {
             for (unsigned i = 1; i < count; ++i) threads.emplace_back([&all_started] { all_started.wait(); });
         } catch (const std::system_error& error) {
             all_started.count_down();
-            throw Error(Code::plan, "only " + std::to_string(threads.size() + 1) + " of " + std::to_string(count) + " threads can be started: " + error.what(),
+            throw Error(Code::plan,
+                        "only " + std::to_string(threads.size() + 1) + " of " + std::to_string(count) +
+                            " threads can be started: " + error.what(),
                         "ask for fewer with --threads");
         }
         all_started.count_down();
@@ -191,10 +202,12 @@ class Session {
         for (std::size_t step = plan.positions; step > 0; step /= 2)  // the largest number of positions that would fit
             while (fits + step < plan.positions && this->plan(fits + step).total() <= plan.available) fits += step;
         throw Error(Code::plan,
-                    std::to_string(plan.positions) + " positions need " + std::to_string(plan.total()) + " bytes (weights and index " +
-                        std::to_string(fixed) + ", state and scratch " + std::to_string(plan.state + plan.workspace) + "), there are " +
-                        std::to_string(plan.available) + " (" + plan.limited_by + ")",
-                    fits > 0 ? "at most " + std::to_string(fits) + " positions fit: shorten the prompt or --gen, or use fewer --threads"
+                    std::to_string(plan.positions) + " positions need " + std::to_string(plan.total()) +
+                        " bytes (weights and index " + std::to_string(fixed) + ", state and scratch " +
+                        std::to_string(plan.state + plan.workspace) + "), there are " + std::to_string(plan.available) +
+                        " (" + plan.limited_by + ")",
+                    fits > 0 ? "at most " + std::to_string(fits) +
+                                   " positions fit: shorten the prompt or --gen, or use fewer --threads"
                              : "use a machine with more memory or bind fewer layers with --layers");
     }
 
@@ -202,14 +215,19 @@ class Session {
         const auto vocab = static_cast<std::int64_t>(parts_->config.shape.vocab);
         for (std::size_t i = 0; i < ids.size(); ++i)
             if (ids[i] < 0 || ids[i] >= vocab)
-                throw Error(Code::usage, "id " + std::to_string(ids[i]) + " (number " + std::to_string(i) + ") is outside the vocabulary of " + std::to_string(vocab),
+                throw Error(Code::usage,
+                            "id " + std::to_string(ids[i]) + " (number " + std::to_string(i) +
+                                ") is outside the vocabulary of " + std::to_string(vocab),
                             "give ids from 0 to " + std::to_string(vocab - 1));
         if (position() + ids.size() > positions_)
-            throw Error(Code::plan, std::to_string(position() + ids.size()) + " positions are more than the " + std::to_string(positions_) + " this run was planned for",
+            throw Error(Code::plan,
+                        std::to_string(position() + ids.size()) + " positions are more than the " +
+                            std::to_string(positions_) + " this run was planned for",
                         "plan for more positions");
     }
 
-    void step(std::span<const std::int32_t> ids, bool last, std::size_t done, std::size_t total, const FeedProgress& progress) {
+    void step(std::span<const std::int32_t> ids, bool last, std::size_t done, std::size_t total,
+              const FeedProgress& progress) {
         state_->begin(ids.size());
         struct Report {
             const FeedProgress* progress;
@@ -218,9 +236,10 @@ class Session {
         model::Services services{&parts_->embedding, &parts_->experts, {}};
         if (progress)
             services.progress = {[](void* user, std::size_t layer, std::size_t layers) noexcept {
-                                     const auto& r = *static_cast<const Report*>(user);
-                                     return (*r.progress)(r.done, r.total, layer, layers);
-                                 }, &report};
+                const auto& r = *static_cast<const Report*>(user);
+                return (*r.progress)(r.done, r.total, layer, layers);
+                                 },
+                                 &report};
         model::Segment segment{};
         segment.state = state_->view();
         segment.ids = ids.data();
@@ -242,13 +261,18 @@ class Session {
         const std::string at = "layer " + std::to_string(fault.layer) + ", position " + std::to_string(position);
         switch (fault.code) {
             case core::FaultCode::router_nan:
-                throw Error(Code::numeric, "a router score is NaN at " + at, "check the checkpoint: no expert can be chosen");
+                throw Error(Code::numeric, "a router score is NaN at " + at,
+                            "check the checkpoint: no expert can be chosen");
             case core::FaultCode::interrupted:
                 throw Error(Code::interrupted, "stopped at " + at, "nothing of that step is kept: feed it again");
             case core::FaultCode::expert_failed:
-                throw Error(Code::expert, "expert " + std::to_string(fault.expert) + " could not be loaded at " + at, "check the disk; ids from this step on are unsound");
+                throw Error(Code::expert, "expert " + std::to_string(fault.expert) + " could not be loaded at " + at,
+                            "check the disk; ids from this step on are unsound");
             case core::FaultCode::weight_failed:
-                throw Error(Code::read, parts_->embedding.failure().empty() ? "a weight could not be read at " + at : parts_->embedding.failure(), "check the disk");
+                throw Error(Code::read,
+                            parts_->embedding.failure().empty() ? "a weight could not be read at " + at
+                                                                : parts_->embedding.failure(),
+                            "check the disk");
             default: throw Error(Code::internal, "a step was refused at " + at, "please report this");
         }
     }

@@ -3,9 +3,9 @@
 // OCP MXFP4 as the release packs it: E2M1 codes, two a byte, the LOW nibble is the even column; one E8M0 scale byte for
 // 32 consecutive columns of one row. Value = E2M1 * 2^(scale - 127), exact in binary64 (6 * 2^127 overflows binary32).
 //
-// Scale byte 255 (NaN by the standard) makes its 32 weights +0, so that one bad byte cannot poison a row; they are still
-// multiplied, so a NaN activation stays NaN. Scale byte 0 is 2^-127, a binary32 subnormal. Odd column counts and a
-// partial last group are legal: ceil(cols/2) bytes and ceil(cols/32) scales a row, the last high nibble ignored.
+// Scale byte 255 (NaN by the standard) makes its 32 weights +0, so that one bad byte cannot poison a row; they are
+// still multiplied, so a NaN activation stays NaN. Scale byte 0 is 2^-127, a binary32 subnormal. Odd column counts and
+// a partial last group are legal: ceil(cols/2) bytes and ceil(cols/32) scales a row, the last high nibble ignored.
 #include <bit>
 #include <cstdint>
 

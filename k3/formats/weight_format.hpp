@@ -27,13 +27,13 @@ struct Packed {
 template <class F>
 concept WeightFormat = requires(const std::byte* bytes, std::size_t n, typename F::Row row,
                                 simd::f64x8<simd::scalar>* lanes, double* padded) {
-    { F::kName } -> std::convertible_to<const char*>;       // printed in digests and errors
-    { F::kBlock } -> std::convertible_to<std::size_t>;      // columns decoded at once, a multiple of 8
-    { F::row_bytes(n) } -> std::same_as<std::size_t>;       // packed bytes of n columns
-    { F::scale_bytes(n) } -> std::same_as<std::size_t>;     // bytes of scales beside them
-    { F::row(bytes, bytes, n, n) };                         // row r of a matrix of n columns
-    { F::template decode<simd::scalar>(row, n, lanes) };    // kBlock columns from column n (a multiple of kBlock)
-    { F::decode_tail(row, n, n, padded) };                  // the last count < kBlock columns, padded with +0
+    { F::kName } -> std::convertible_to<const char*>;    // printed in digests and errors
+    { F::kBlock } -> std::convertible_to<std::size_t>;   // columns decoded at once, a multiple of 8
+    { F::row_bytes(n) } -> std::same_as<std::size_t>;    // packed bytes of n columns
+    { F::scale_bytes(n) } -> std::same_as<std::size_t>;  // bytes of scales beside them
+    {F::row(bytes, bytes, n, n)};                        // row r of a matrix of n columns
+    {F::template decode<simd::scalar>(row, n, lanes)};   // kBlock columns from column n (a multiple of kBlock)
+    {F::decode_tail(row, n, n, padded)};                 // the last count < kBlock columns, padded with +0
 };
 
 }  // namespace k3::formats::inline K3_TARGET

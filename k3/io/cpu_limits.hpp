@@ -1,7 +1,7 @@
 #ifndef K3_IO_CPU_LIMITS_HPP
 #define K3_IO_CPU_LIMITS_HPP
-// How many threads are worth running: physical cores this process may use, within its CPU quota. Two threads on one core
-// share its multipliers and only slow each other down.
+// How many threads are worth running: physical cores this process may use, within its CPU quota. Two threads on one
+// core share its multipliers and only slow each other down.
 #include <sched.h>
 
 #include <algorithm>
@@ -33,7 +33,8 @@ inline unsigned usable_cores(const SystemRoots& roots = {}, const std::string& s
     }
     unsigned count = std::max(1U, static_cast<unsigned>(cores.size()));
     const auto limit = [&count](double quota, double period) {
-        if (quota > 0 && period > 0) count = std::min(count, std::max(1U, static_cast<unsigned>(std::ceil(quota / period))));
+        if (quota > 0 && period > 0)
+            count = std::min(count, std::max(1U, static_cast<unsigned>(std::ceil(quota / period))));
     };
     std::ifstream groups(roots.proc + "/self/cgroup");
     for (std::string line; std::getline(groups, line);) {

@@ -30,7 +30,7 @@ class File {
                         reason == ENOENT ? "check the path" : "check its permissions", {.path = path});
         }
         File file(fd, path);
-        struct stat info{};
+        struct stat info {};
         if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
             throw Error(Code::read, S_ISDIR(info.st_mode) ? "is a directory, not a file" : "is not a regular file",
                         "give the path of a regular file", {.path = path});
@@ -78,9 +78,10 @@ class File {
     static std::string read_text(const std::string& path, std::uint64_t limit = std::uint64_t{1} << 30) {
         const File file = open(path);
         if (file.size() > limit) {
-            throw Error(Code::read, "has " + std::to_string(file.size()) + " bytes, more than the limit of " +
-                                        std::to_string(limit),
-                        "check that this is the right file", {.path = path});
+            throw Error(
+                Code::read,
+                "has " + std::to_string(file.size()) + " bytes, more than the limit of " + std::to_string(limit),
+                "check that this is the right file", {.path = path});
         }
         std::string text(file.size(), '\0');
         file.read(0, std::as_writable_bytes(std::span(text.data(), text.size())));

@@ -58,7 +58,8 @@ inline std::optional<std::uint64_t> cgroup_room(const std::string& dir, bool v2)
     for (std::string key; stat >> key;) {
         std::uint64_t value = 0;
         stat >> value;
-        if (key == (v2 ? "inactive_file" : "total_inactive_file") || key == (v2 ? "active_file" : "total_active_file")) cache += value;
+        if (key == (v2 ? "inactive_file" : "total_inactive_file") || key == (v2 ? "active_file" : "total_active_file"))
+            cache += value;
     }
     const std::uint64_t held = usage > cache ? usage - cache : 0;
     return *limit > held ? *limit - held : 0;
@@ -91,7 +92,7 @@ inline MemoryLimit memory_limit(const SystemRoots& roots = {}) {
         }
     }
 
-    struct rlimit space{};
+    struct rlimit space {};
     if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
         const std::uint64_t held = detail::kilobytes_of(roots.proc + "/self/status", "VmSize").value_or(0);
         const auto limit = static_cast<std::uint64_t>(space.rlim_cur);

@@ -23,9 +23,9 @@ struct ReadJob {
     std::span<std::byte> out;
 };
 
-/// Runs every job; big ones are cut into pieces so that all threads stay busy. `progress(done, total)` in bytes is called
-/// from the calling thread; what it throws stops the reading. Errors: the first failure (a read's is Code::read), after
-/// all threads have stopped.
+/// Runs every job; big ones are cut into pieces so that all threads stay busy. `progress(done, total)` in bytes is
+/// called from the calling thread; what it throws stops the reading. Errors: the first failure (a read's is
+/// Code::read), after all threads have stopped.
 inline void parallel_read(std::span<const ReadJob> jobs, unsigned threads,
                           const std::function<void(std::uint64_t, std::uint64_t)>& progress = {}) {
     constexpr std::size_t kPiece = std::size_t{8} << 20;

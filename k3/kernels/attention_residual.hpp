@@ -10,9 +10,10 @@ namespace k3::kernels::inline K3_TARGET {
 /// Mixes `count` sources of one position: out = sum of p_s * v_s, p = softmax over s of dot(v_s * inv_s, fold).
 ///
 /// Shapes    sources[s]: [D]; fold: [D], norm_i * proj_i; out: [D]; scratch: [count] floats.
-/// Numerics  inv_s as in rmsnorm; key_i = v_i * inv_s in f32; score = dot (RN32 of the eight-lane sum); e = exp(score - m);
-///           z = f64 sum of e, s ascending; p_s = RN32(e_s / z); out_i in f32 from +0, s ascending. The values are the RAW
-///           sources, only the keys are normalised. One source is returned as it is (but -0 becomes +0).
+/// Numerics  inv_s as in rmsnorm; key_i = v_i * inv_s in f32; score = dot (RN32 of the eight-lane sum); e = exp(score -
+/// m);
+///           z = f64 sum of e, s ascending; p_s = RN32(e_s / z); out_i in f32 from +0, s ascending. The values are the
+///           RAW sources, only the keys are normalised. One source is returned as it is (but -0 becomes +0).
 /// Requires  count >= 1; out overlaps no source.
 template <simd::Arch A>
 void attention_residual(const float* const* sources, std::size_t count, const float* fold, std::size_t n, double eps,
@@ -39,7 +40,8 @@ void attention_residual(const float* const* sources, std::size_t count, const fl
     for (std::size_t i = 0; i < n; i += 8) {
         auto acc = simd::broadcast<simd::f32x8, A>(0.0F);
         for (std::size_t s = 0; s < count; ++s)
-            acc = simd::mul_then_add(acc, simd::broadcast<simd::f32x8, A>(scratch[s]), simd::load<A>(sources[s] + i, n - i));
+            acc = simd::mul_then_add(acc, simd::broadcast<simd::f32x8, A>(scratch[s]),
+                                     simd::load<A>(sources[s] + i, n - i));
         simd::store<A>(out + i, acc, n - i);
     }
 }

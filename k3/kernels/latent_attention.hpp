@@ -1,7 +1,7 @@
 #ifndef K3_KERNELS_LATENT_ATTENTION_HPP
 #define K3_KERNELS_LATENT_ATTENTION_HPP
-// Attention over the latent cache, absorbed: keys and values are the cached latents themselves, shared by all heads. The
-// only form in this project, for prefill, decode and recompute alike, so all three agree bit for bit.
+// Attention over the latent cache, absorbed: keys and values are the cached latents themselves, shared by all heads.
+// The only form in this project, for prefill, decode and recompute alike, so all three agree bit for bit.
 #include <cstdint>
 
 #include "k3/core/exec.hpp"
@@ -52,23 +52,26 @@ K3_INLINE void scores_at(const LatentCache& cache, const double* queries, std::s
     });
 }
 
-/// acc[h][col .. col+8) += sum over `count` positions of latent[col] * e[h], positions ascending, for `H` heads from `h0`.
+/// acc[h][col .. col+8) += sum over `count` positions of latent[col] * e[h], positions ascending, for `H` heads from
+/// `h0`.
 template <simd::Arch A, std::size_t H>
 K3_INLINE void add_weighted(const float* row, std::size_t stride, std::size_t count, const double* e, std::size_t h0,
                             double* acc, std::size_t acc_stride) noexcept {
     simd::f64x8<A> sum[H];
-    simd::unroll<H>([&](auto h) __attribute__((always_inline)) { sum[h] = simd::load<A>(acc + (h0 + h) * acc_stride); });
+    simd::unroll<H>([&](auto h)
+                        __attribute__((always_inline)) { sum[h] = simd::load<A>(acc + (h0 + h) * acc_stride); });
     for (std::size_t s = 0; s < count; ++s, row += stride) {
         const auto cached = simd::load_widened<A>(row);
         simd::unroll<H>([&](auto h) __attribute__((always_inline)) {
             sum[h] = simd::madd_exact(cached, simd::broadcast<simd::f64x8, A>(e[s * kHeadBlock + h0 + h]), sum[h]);
         });
     }
-    simd::unroll<H>([&](auto h) __attribute__((always_inline)) { simd::store<A>(acc + (h0 + h) * acc_stride, sum[h]); });
+    simd::unroll<H>([&](auto h)
+                        __attribute__((always_inline)) { simd::store<A>(acc + (h0 + h) * acc_stride, sum[h]); });
 }
 
-/// Calls fn(first, count, rows) for runs of positions that are neighbours in memory: at most kPositionBlock, so that the
-/// rows of a run stay in the cache while every column of them is visited.
+/// Calls fn(first, count, rows) for runs of positions that are neighbours in memory: at most kPositionBlock, so that
+/// the rows of a run stay in the cache while every column of them is visited.
 template <class Fn>
 K3_INLINE void for_each_run(const LatentCache& cache, std::size_t positions, Fn&& fn) noexcept {
     for (std::size_t s = 0; s < positions;) {
@@ -84,7 +87,8 @@ K3_INLINE void for_each_run(const LatentCache& cache, std::size_t positions, Fn&
 
 /// Scratch of latent_attention for one thread.
 K3_INLINE constexpr std::size_t latent_attention_scratch(std::size_t positions, std::size_t row_floats) noexcept {
-    return detail::kHeadBlock * (positions * sizeof(float) + (2 * row_floats + detail::kPositionBlock) * sizeof(double)) +
+    return detail::kHeadBlock *
+               (positions * sizeof(float) + (2 * row_floats + detail::kPositionBlock) * sizeof(double)) +
            4 * core::Arena::kAlign;
 }
 
@@ -110,7 +114,8 @@ void latent_attention(const LatentCache& cache, std::size_t positions, std::size
     float* const scores = scratch.take<float>(kBlock * positions);
     for (std::size_t i = 0; i < kBlock * width; ++i) queries[i] = 0.0;
     for (std::size_t h = 0; h < heads; ++h) {
-        for (std::size_t c = 0; c < cache.latent; ++c) queries[h * width + c] = static_cast<double>(qa[h * qa_stride + c]);
+        for (std::size_t c = 0; c < cache.latent; ++c)
+            queries[h * width + c] = static_cast<double>(qa[h * qa_stride + c]);
         for (std::size_t c = 0; c < cache.rope; ++c)
             queries[h * width + latent + c] = static_cast<double>(q_rope[h * rope_stride + c]);
     }

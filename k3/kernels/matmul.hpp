@@ -22,8 +22,8 @@ K3_INLINE constexpr MatmulScratch matmul_scratch(std::size_t cols) noexcept {
 ///
 /// Shapes    w: [R, C] packed; x: [T, C]; y: [T, R]. Out float: RN32 of the sum; Out double: the sum itself.
 /// Numerics  every output is the contract's dot64 (dot.hpp): eight binary64 lanes, columns ascending. Weights are exact
-///           values and products are exact, so a packed MXFP4 product equals that of the dequantised weights bit for bit.
-///           Rows and tokens are independent: neither T nor the number of threads changes a bit.
+///           values and products are exact, so a packed MXFP4 product equals that of the dequantised weights bit for
+///           bit. Rows and tokens are independent: neither T nor the number of threads changes a bit.
 /// Requires  exec scratch of matmul_scratch(C); y does not overlap x. T may be 0.
 /// Threads   splits rows.
 template <class F, simd::Arch A, class Out>
@@ -45,7 +45,8 @@ void matmul(const core::Exec& exec, const formats::Packed<F>& w, core::MatView<c
             for (std::size_t t = begin; t < end; ++t)
                 detail::pack_token<A>(t < tokens ? x.row(first + t) : nullptr, w.cols, t, padded, pack);
         });
-        core::parallel(exec, w.rows, w.cols * tokens, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+        core::parallel(exec, w.rows, w.cols * tokens,
+                       [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
             detail::many<F, A>(w, begin, end, pack, tokens, y.row_range(first, tokens), exec.local_of(thread));
         });
     }

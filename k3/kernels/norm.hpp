@@ -21,7 +21,8 @@ K3_INLINE void rmsnorm(const float* x, const float* w, std::size_t n, double eps
     const auto inv = simd::broadcast<simd::f32x8, A>(rms_factor<A>(x, n, eps));
     for (std::size_t i = 0; i < n; i += 8) {
         const std::size_t count = n - i;
-        simd::store<A>(y + i, simd::mul(simd::mul(simd::load<A>(x + i, count), inv), simd::load<A>(w + i, count)), count);
+        simd::store<A>(y + i, simd::mul(simd::mul(simd::load<A>(x + i, count), inv), simd::load<A>(w + i, count)),
+                       count);
     }
 }
 
@@ -35,8 +36,7 @@ K3_INLINE float l2_factor(const float* x, std::size_t n) noexcept {
 template <simd::Arch A>
 K3_INLINE void l2norm(const float* x, std::size_t n, float* y) noexcept {
     const auto inv = simd::broadcast<simd::f32x8, A>(l2_factor<A>(x, n));
-    for (std::size_t i = 0; i < n; i += 8)
-        simd::store<A>(y + i, simd::mul(simd::load<A>(x + i, n - i), inv), n - i);
+    for (std::size_t i = 0; i < n; i += 8) simd::store<A>(y + i, simd::mul(simd::load<A>(x + i, n - i), inv), n - i);
 }
 
 /// y_i = (x_i * l2_factor(x)) * scale: the query of the delta rule. y may be x.

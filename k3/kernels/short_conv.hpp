@@ -23,7 +23,8 @@ void short_conv(core::MatView<const float> u, const float* w, std::size_t taps, 
     for (std::size_t t = 0; t < u.rows; ++t) {
         for (std::size_t c = begin; c < end; c += 8) {
             const std::size_t count = end - c;
-            auto acc = simd::mul(simd::load<A>(w + (taps - 1) * channels + c, count), simd::load<A>(u.row(t) + c, count));
+            auto acc =
+                simd::mul(simd::load<A>(w + (taps - 1) * channels + c, count), simd::load<A>(u.row(t) + c, count));
             for (std::size_t j = 0; j + 1 < taps; ++j)
                 acc = simd::mul_then_add(acc, simd::load<A>(w + j * channels + c, count),
                                          simd::load<A>(input(t, taps - 1 - j) + c, count));
@@ -37,7 +38,8 @@ template <simd::Arch A>
 void shift_history(core::MatView<const float> u, std::size_t tokens, std::size_t taps, std::size_t begin,
                    std::size_t end, float* history) noexcept {
     const std::size_t channels = u.cols;
-    for (std::size_t j = 0; j + 1 < taps; ++j) {  // ascending: row j + tokens of the joined inputs is read before written
+    for (std::size_t j = 0; j + 1 < taps;
+         ++j) {  // ascending: row j + tokens of the joined inputs is read before written
         const std::size_t from = j + tokens;
         const float* source = from + 1 < taps ? history + from * channels : u.row(from + 1 - taps);
         for (std::size_t c = begin; c < end; ++c) history[j * channels + c] = source[c];

@@ -17,7 +17,8 @@ struct RouterRule {
 /// Chooses top_k experts of one token from its router logits and gives their weights.
 ///
 ///   s_e = sigmoid(logit_e); chosen by c_e = s_e + bias_e, descending, the lower id on ties; weights from s, not from c
-///   renormalize and k > 1: w_j = RN32((s_j / (sum + 1e-20)) * scale), sum over the chosen in rank order; else RN32(s_j * scale)
+///   renormalize and k > 1: w_j = RN32((s_j / (sum + 1e-20)) * scale), sum over the chosen in rank order; else RN32(s_j
+///   * scale)
 ///
 /// Shapes    logits, bias: [E]; ids, weights: [k], in rank order; scratch: [E] floats.
 /// Numerics  s and c in f32; the weights in f64, rounded once.
@@ -31,7 +32,8 @@ bool route(const float* logits, const float* bias, std::size_t experts, const Ro
     for (std::size_t e = 0; e < experts; ++e) {
         const float c = scratch[e] + bias[e];
         if (c != c) return false;
-        // weights[] holds the keys of the chosen while the list is kept sorted; an equal key stays behind (lower id first).
+        // weights[] holds the keys of the chosen while the list is kept sorted; an equal key stays behind (lower id
+        // first).
         if (chosen == rule.top_k && !(weights[chosen - 1] < c)) continue;
         std::size_t at = chosen < rule.top_k ? chosen++ : chosen - 1;
         for (; at > 0 && weights[at - 1] < c; --at) {

@@ -11,7 +11,7 @@ namespace k3::layers {
 
 struct Context {
     const core::Exec& exec;
-    WeightSource* weights;    // may be null when every weight is resident
+    WeightSource* weights;  // may be null when every weight is resident
     ExpertService* experts;
 };
 
@@ -26,8 +26,8 @@ struct KdaLog {
     float* k = nullptr;  // [tokens, heads * dim] after the norm; null: there is no log, the state moves in place
     float* v = nullptr;
     float* alpha = nullptr;
-    float* beta = nullptr;    // [tokens, heads]
-    float* conv[3] = {};      // [tokens, heads * dim], inputs of the convolution
+    float* beta = nullptr;  // [tokens, heads]
+    float* conv[3] = {};    // [tokens, heads * dim], inputs of the convolution
 };
 
 /// The latent cache of one sequence in one MLA layer; `length` positions are there before the step.

@@ -22,7 +22,8 @@ struct Situ {
 /// out[t] = W2 situ_glu(W1 z[t], W3 z[t]) for the tokens of one expert; z, out: [n, latent]. Instantiated per arch.
 /// A fault says that nothing was computed.
 using ExpertKernel = core::Fault (*)(const core::Exec& exec, const ExpertWeights& weights, Situ situ,
-                              core::MatView<const float> z, core::MatView<float> out, core::Arena scratch) noexcept;
+                                     core::MatView<const float> z, core::MatView<float> out,
+                                     core::Arena scratch) noexcept;
 
 /// Which experts each token of a step wants. An id of -1 marks a token that already failed: nothing is computed for it.
 struct Routes {

@@ -2,10 +2,10 @@
 #define K3_LAYERS_KDA_HPP
 // Kimi delta attention: projections, short convolution, gated delta rule by head, per-head norm, sigmoid gate, output.
 #include "k3/kernels/delta_rule.hpp"
+#include "k3/kernels/elementwise.hpp"
 #include "k3/kernels/norm.hpp"
 #include "k3/kernels/short_conv.hpp"
 #include "k3/layers/linear.hpp"
-#include "k3/kernels/elementwise.hpp"
 
 namespace k3::layers {
 
@@ -37,7 +37,8 @@ struct KdaBuffers {
     float* qkv[3];  // after it
     float *decay, *gate, *mixed;
     float *rank, *beta;  // [T, rank of f_a], [T, heads]
-    K3_INLINE KdaBuffers(core::Arena& arena, const KdaShape& shape, std::size_t rank_width, std::size_t tokens) noexcept {
+    K3_INLINE KdaBuffers(core::Arena& arena, const KdaShape& shape, std::size_t rank_width,
+                         std::size_t tokens) noexcept {
         const std::size_t n = tokens * shape.width();
         for (float*& p : in) p = arena.take<float>(n);
         for (float*& p : qkv) p = arena.take<float>(n);
@@ -51,8 +52,8 @@ struct KdaBuffers {
 
 /// One head over the tokens of one segment: norms, decay, recurrence, output norm and gate.
 template <simd::Arch A>
-void kda_head(const KdaShape& shape, const KdaWeights& w, const SegmentRows& rows, const KdaBuffers& b, std::size_t head,
-              core::Arena scratch) noexcept {
+void kda_head(const KdaShape& shape, const KdaWeights& w, const SegmentRows& rows, const KdaBuffers& b,
+              std::size_t head, core::Arena scratch) noexcept {
     const std::size_t dim = shape.dim, width = shape.width(), at = head * dim;
     const float scale = simd::round32(kernels::inverse_sqrt(static_cast<double>(dim)));
     float a;
@@ -108,19 +109,23 @@ template <simd::Arch A>
                               core::MatView<float> y, core::Arena scratch) noexcept {
     const std::size_t tokens = x.rows, width = shape.width();
     const detail::KdaBuffers b(scratch, shape, w.f_a.rows, tokens);
-    const auto view = [tokens](float* data, std::size_t cols) noexcept { return core::MatView<float>(data, tokens, cols); };
+    const auto view = [tokens](float* data, std::size_t cols) noexcept {
+        return core::MatView<float>(data, tokens, cols);
+    };
 
     const Weight* const projections[3] = {&w.q, &w.k, &w.v};
     for (std::size_t i = 0; i < 3; ++i)
         if (const core::Fault fault = linear<A>(context, *projections[i], x, view(b.in[i], width))) return fault;
     if (const core::Fault fault = linear<A>(context, w.b, x, view(b.beta, shape.heads))) return fault;
     if (const core::Fault fault = linear<A>(context, w.f_a, x, view(b.rank, w.f_a.rows))) return fault;
-    if (const core::Fault fault = linear<A>(context, w.f_b, view(b.rank, w.f_a.rows), view(b.decay, width))) return fault;
+    if (const core::Fault fault = linear<A>(context, w.f_b, view(b.rank, w.f_a.rows), view(b.decay, width)))
+        return fault;
     if (const core::Fault fault = linear<A>(context, w.g, x, view(b.gate, width))) return fault;
 
     for (std::size_t s = 0; s < segment_count; ++s) {
         const SegmentRows& rows = segments[s];
-        core::parallel(context.exec, width, 3 * rows.tokens * (shape.taps + 32), [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+        core::parallel(context.exec, width, 3 * rows.tokens * (shape.taps + 32),
+                       [&](std::size_t begin, std::size_t end, unsigned) noexcept {
             for (std::size_t i = 0; i < 3; ++i) {
                 const auto in = view(b.in[i], width).row_range(rows.first, rows.tokens);
                 kernels::short_conv<A>(in, w.conv[i], shape.taps, rows.kda.conv[i], begin, end,
@@ -129,11 +134,13 @@ template <simd::Arch A>
                     kernels::shift_history<A>(in, rows.tokens, shape.taps, begin, end, rows.kda.conv[i]);
                 } else {
                     for (std::size_t t = 0; t < rows.tokens; ++t)
-                        __builtin_memcpy(rows.log.conv[i] + t * width + begin, in.row(t) + begin, (end - begin) * sizeof(float));
+                        __builtin_memcpy(rows.log.conv[i] + t * width + begin, in.row(t) + begin,
+                                         (end - begin) * sizeof(float));
                 }
             }
         });
-        core::parallel(context.exec, shape.heads, rows.tokens * shape.dim * (4 * shape.dim + 64), [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+        core::parallel(context.exec, shape.heads, rows.tokens * shape.dim * (4 * shape.dim + 64),
+                       [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
             for (std::size_t head = begin; head < end; ++head)
                 detail::kda_head<A>(shape, w, rows, b, head, context.exec.local_of(thread));
         });
@@ -146,21 +153,21 @@ template <simd::Arch A>
 void kda_commit(const core::Exec& exec, const KdaShape& shape, const KdaState& state, const KdaLog& log,
                 std::size_t tokens) noexcept {
     const std::size_t dim = shape.dim, width = shape.width();
-    core::parallel(exec, shape.heads, tokens * 4 * shape.dim * shape.dim, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+    core::parallel(exec, shape.heads, tokens * 4 * shape.dim * shape.dim,
+                   [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
         core::Arena scratch = exec.local_of(thread);
         float* const unused = scratch.take<float>(dim);
         for (std::size_t head = begin; head < end; ++head) {
             const std::size_t at = head * dim;
             for (std::size_t t = 0; t < tokens; ++t) {
                 const std::size_t row = t * width + at;
-                kernels::delta_rule<A>(state.recurrent + head * dim * dim, dim, dim,
-                                       {log.k + row, log.k + row, log.v + row, log.alpha + row,
-                                        log.beta[t * shape.heads + head]},
-                                       unused);
+                kernels::delta_rule<A>(
+                    state.recurrent + head * dim * dim, dim, dim,
+                    {log.k + row, log.k + row, log.v + row, log.alpha + row, log.beta[t * shape.heads + head]}, unused);
             }
             for (std::size_t i = 0; i < 3; ++i)
-                kernels::shift_history<A>(core::MatView<const float>(log.conv[i], tokens, width), tokens, shape.taps, at,
-                                          at + dim, state.conv[i]);
+                kernels::shift_history<A>(core::MatView<const float>(log.conv[i], tokens, width), tokens, shape.taps,
+                                          at, at + dim, state.conv[i]);
         }
     });
 }

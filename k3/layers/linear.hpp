@@ -54,9 +54,8 @@ K3_INLINE void multiply_panel(const Context& context, const Weight& weight, cons
 template <simd::Arch A>
 [[nodiscard]] core::Fault linear(const Context& context, const Weight& weight, core::MatView<const float> x,
                                  core::MatView<float> y) noexcept {
-    return for_each_panel<A>(context, weight, [&](const Panel& panel) noexcept {
-        multiply_panel<A>(context, weight, panel, x, y);
-    });
+    return for_each_panel<A>(context, weight,
+                             [&](const Panel& panel) noexcept { multiply_panel<A>(context, weight, panel, x, y); });
 }
 
 }  // namespace k3::layers::inline K3_TARGET

@@ -17,10 +17,10 @@ struct MlaShape {
 };
 
 struct MlaWeights {
-    Weight q_a, q_b;   // [q_lora, hidden], [heads * (nope + rope), q_lora]: per head nope rows, then rope rows
-    Weight kv_a;       // [kv_lora + rope, hidden]: the latent, then the shared key slot
-    Weight kv_b;       // [heads * (nope + value), kv_lora]: per head key rows, then value rows
-    Weight g, o;       // [heads * value, hidden], [hidden, heads * value]
+    Weight q_a, q_b;  // [q_lora, hidden], [heads * (nope + rope), q_lora]: per head nope rows, then rope rows
+    Weight kv_a;      // [kv_lora + rope, hidden]: the latent, then the shared key slot
+    Weight kv_b;      // [heads * (nope + value), kv_lora]: per head key rows, then value rows
+    Weight g, o;      // [heads * value, hidden], [hidden, heads * value]
     const float *q_a_norm, *kv_a_norm;
 };
 
@@ -33,8 +33,9 @@ namespace detail {
 inline constexpr std::size_t kAttentionTile = 64;  // tokens whose absorbed queries are in memory at once
 
 struct MlaBuffers {
-    float *q_a, *q, *kv, *gate, *o;  // [T, q_lora], [T, heads * (nope + rope)], [T, kv_lora + rope], 2 x [T, heads * value]
-    float *absorbed, *attended;      // [tile, heads, kv_lora]
+    float *q_a, *q, *kv;         // [T, q_lora], [T, heads * (nope + rope)], [T, kv_lora + rope]
+    float *gate, *o;             // [T, heads * value]
+    float *absorbed, *attended;  // [tile, heads, kv_lora]
     K3_INLINE MlaBuffers(core::Arena& arena, const MlaShape& s, std::size_t tokens) noexcept {
         const std::size_t tile = tokens < kAttentionTile ? tokens : kAttentionTile;
         q_a = arena.take<float>(tokens * s.q_lora);
@@ -86,7 +87,8 @@ void attend(const core::Exec& exec, const MlaShape& s, const formats::Packed<F>&
     const double scale = kernels::inverse_sqrt(static_cast<double>(s.qk_head()));
     const kernels::LatentCache cache = cache_of(s, rows.latent);
     const std::size_t pairs = kBlock * (rows.latent.length + end);
-    core::parallel(exec, tokens * blocks, pairs * 2 * s.kv_lora, [&](std::size_t from, std::size_t to, unsigned thread) noexcept {
+    core::parallel(exec, tokens * blocks, pairs * 2 * s.kv_lora,
+                   [&](std::size_t from, std::size_t to, unsigned thread) noexcept {
         for (std::size_t task = from; task < to; ++task) {
             const std::size_t t = task / blocks, h = task % blocks * kBlock;
             const std::size_t heads = s.heads - h < kBlock ? s.heads - h : kBlock;
@@ -96,12 +98,14 @@ void attend(const core::Exec& exec, const MlaShape& s, const formats::Packed<F>&
                                          b.attended + t * latents + h * s.kv_lora, s.kv_lora, exec.local_of(thread));
         }
     });
-    core::parallel(exec, s.heads, tokens * s.value * s.kv_lora, [&](std::size_t h0, std::size_t h1, unsigned thread) noexcept {
+    core::parallel(exec, s.heads, tokens * s.value * s.kv_lora,
+                   [&](std::size_t h0, std::size_t h1, unsigned thread) noexcept {
         for (std::size_t h = h0; h < h1; ++h) {
             const core::MatView<const float> a(b.attended + h * s.kv_lora, tokens, s.kv_lora, latents);
             const std::size_t o_width = s.heads * s.value;
-            kernels::matmul_on_thread<F, A>(exec.local_of(thread), kv_b.row_range(h * head_rows + s.nope, s.value), a,
-                                            core::MatView<float>(b.o + first * o_width + h * s.value, tokens, s.value, o_width));
+            kernels::matmul_on_thread<F, A>(
+                exec.local_of(thread), kv_b.row_range(h * head_rows + s.nope, s.value), a,
+                core::MatView<float>(b.o + first * o_width + h * s.value, tokens, s.value, o_width));
         }
     });
 }
@@ -135,7 +139,9 @@ template <simd::Arch A>
                               core::MatView<float> y, core::Arena scratch) noexcept {
     const std::size_t tokens = x.rows, o_width = s.heads * s.value;
     const detail::MlaBuffers b(scratch, s, tokens);
-    const auto view = [tokens](float* data, std::size_t cols) noexcept { return core::MatView<float>(data, tokens, cols); };
+    const auto view = [tokens](float* data, std::size_t cols) noexcept {
+        return core::MatView<float>(data, tokens, cols);
+    };
 
     if (const core::Fault fault = linear<A>(context, w.q_a, x, view(b.q_a, s.q_lora))) return fault;
     core::parallel(context.exec, tokens, 2 * s.q_lora, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
@@ -156,7 +162,8 @@ template <simd::Arch A>
         const SegmentRows& rows = segments[i];
         detail::append_latents<A>(context.exec, s, w, rows, b.kv);
         for (std::size_t begin = 0; begin < rows.tokens; begin += detail::kAttentionTile) {
-            const std::size_t end = rows.tokens - begin < detail::kAttentionTile ? rows.tokens : begin + detail::kAttentionTile;
+            const std::size_t end =
+                rows.tokens - begin < detail::kAttentionTile ? rows.tokens : begin + detail::kAttentionTile;
             if (w.kv_b.format == Format::f32) {
                 const formats::Packed<formats::f32> kv_b{panel.data, nullptr, w.kv_b.rows, w.kv_b.cols};
                 detail::attend<formats::f32, A>(context.exec, s, kv_b, rows, b, begin, end);

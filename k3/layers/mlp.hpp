@@ -28,15 +28,17 @@ template <simd::Arch A>
     if (const core::Fault fault = linear<A>(context, w.gate, x, gate)) return fault;
     if (const core::Fault fault = linear<A>(context, w.up, x, up)) return fault;
     core::parallel(context.exec, x.rows * width, 64, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
-        kernels::situ_glu<A>(gate.data + begin, up.data + begin, end - begin, situ.beta, situ.linear_beta, gate.data + begin);
+        kernels::situ_glu<A>(gate.data + begin, up.data + begin, end - begin, situ.beta, situ.linear_beta,
+                             gate.data + begin);
     });
     return linear<A>(context, w.down, gate, y);
 }
 
 /// layers::ExpertKernel for this arch; expert weights are resident when it is called.
 template <simd::Arch A>
-[[nodiscard]] core::Fault expert_mlp(const core::Exec& exec, const ExpertWeights& w, Situ situ, core::MatView<const float> z,
-                core::MatView<float> out, core::Arena scratch) noexcept {
+[[nodiscard]] core::Fault expert_mlp(const core::Exec& exec, const ExpertWeights& w, Situ situ,
+                                     core::MatView<const float> z, core::MatView<float> out,
+                                     core::Arena scratch) noexcept {
     const Context context{exec, nullptr, nullptr};
     return mlp<A>(context, MlpWeights{w.gate, w.up, w.down}, situ, z, out, scratch);
 }

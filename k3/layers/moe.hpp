@@ -64,7 +64,8 @@ K3_INLINE std::size_t moe_local_bytes(const MoeShape& s) noexcept {
 /// y[t] = W_up rmsnorm(sum over the chosen experts of w_j * e_j(W_down x)) + shared(x).
 ///
 /// Numerics  NUMERICS, sections router and latent_moe: the sum in rank order from +0, the norm once on the aggregate.
-/// Faults    faults[t] is set for a token whose router score is NaN or whose expert failed; its row is then meaningless,
+/// Faults    faults[t] is set for a token whose router score is NaN or whose expert failed; its row is then
+/// meaningless,
 ///           other rows are not touched. The return value is a fault of the whole step.
 /// Threads   rows; tokens of the routing and of the sum.
 template <simd::Arch A>
@@ -76,14 +77,16 @@ template <simd::Arch A>
     const core::MatView<float> latent(b.latent, tokens, s.latent);
     if (const core::Fault fault = linear<A>(context, w.gate, x, {b.logits, tokens, s.experts})) return fault;
     const kernels::RouterRule rule{s.top_k, s.renormalize, s.scale};
-    core::parallel(context.exec, tokens, 32 * s.experts, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+    core::parallel(context.exec, tokens, 32 * s.experts,
+                   [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
         core::Arena local = context.exec.local_of(thread);
         float* const scores = local.take<float>(s.experts);
         for (std::size_t t = begin; t < end; ++t) {
             std::int32_t* const ids = b.ids + t * s.top_k;
             if (!faults[t] && !kernels::route<A>(b.logits + t * s.experts, w.bias, s.experts, rule, ids,
                                                  b.weights + t * s.top_k, scores)) {
-                faults[t] = {.code = core::FaultCode::router_nan, .layer = static_cast<std::int32_t>(layer),
+                faults[t] = {.code = core::FaultCode::router_nan,
+                             .layer = static_cast<std::int32_t>(layer),
                              .token = static_cast<std::int32_t>(t)};
             }
             if (faults[t]) {
@@ -92,11 +95,13 @@ template <simd::Arch A>
         }
     });
     if (const core::Fault fault = linear<A>(context, w.down, x, latent)) return fault;
-    if (context.experts == nullptr) return {.code = core::FaultCode::expert_failed, .layer = static_cast<std::int32_t>(layer)};
+    if (context.experts == nullptr)
+        return {.code = core::FaultCode::expert_failed, .layer = static_cast<std::int32_t>(layer)};
     const core::MatView<float> outputs(b.outputs, tokens * s.top_k, s.latent);
     context.experts->submit(context.exec, layer, {b.ids, tokens, s.top_k}, latent, outputs, faults, scratch);
 
-    core::parallel(context.exec, tokens, s.top_k * s.latent, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    core::parallel(context.exec, tokens, s.top_k * s.latent,
+                   [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         for (std::size_t t = begin; t < end; ++t) {
             float* const acc = latent.row(t);  // the experts have read it: now it holds their sum
             for (std::size_t i = 0; i < s.latent; ++i) acc[i] = 0.0F;

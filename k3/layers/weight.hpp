@@ -1,7 +1,7 @@
 #ifndef K3_LAYERS_WEIGHT_HPP
 #define K3_LAYERS_WEIGHT_HPP
-// A weight matrix as a layer sees it, and the service that brings the rows of those that are not in memory. Plain types,
-// the same in every unit.
+// A weight matrix as a layer sees it, and the service that brings the rows of those that are not in memory. Plain
+// types, the same in every unit.
 #include <cstddef>
 #include <cstdint>
 
@@ -36,7 +36,8 @@ class WeightSource {
     virtual bool acquire(const Weight& weight, std::size_t first, bool whole, Panel& panel) noexcept = 0;
     virtual void release(const Weight& weight, const Panel& panel) noexcept = 0;
     /// Copies the packed bytes of `count` rows, one after another, to `out`. Embedding rows come this way.
-    virtual bool read_rows(const Weight& weight, const std::int32_t* rows, std::size_t count, std::byte* out) noexcept = 0;
+    virtual bool read_rows(const Weight& weight, const std::int32_t* rows, std::size_t count,
+                           std::byte* out) noexcept = 0;
 
   protected:
     ~WeightSource() = default;

@@ -1,8 +1,9 @@
 #ifndef K3_MODEL_BOUND_MODEL_HPP
 #define K3_MODEL_BOUND_MODEL_HPP
-// Binds a checkpoint to a ModelView: which tensor is which weight of which layer. Matrices stay as stored; norm vectors,
-// biases and the like widen to f32; conv taps are transposed; each residual mix folds its norm into its projection.
-// Binding reads nothing big: load() then brings the matrices into one arena. The embedding table is never resident.
+// Binds a checkpoint to a ModelView: which tensor is which weight of which layer. Matrices stay as stored; norm
+// vectors, biases and the like widen to f32; conv taps are transposed; each residual mix folds its norm into its
+// projection. Binding reads nothing big: load() then brings the matrices into one arena. The embedding table is never
+// resident.
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -30,7 +31,8 @@ class BoundModel {
         view_ = {config.shape, nullptr, layers, {}, {}, nullptr, nullptr};
         view_.embedding = describe(names::kEmbedTokens);
         std::size_t kda = 0, mla = 0;
-        for (std::size_t n = 0; n < layers; ++n) bind_layer(n, config.kinds[n], config.kinds[n] == LayerKind::kda ? kda++ : mla++);
+        for (std::size_t n = 0; n < layers; ++n)
+            bind_layer(n, config.kinds[n], config.kinds[n] == LayerKind::kda ? kda++ : mla++);
         view_.output_fold = fold(std::string(names::kOutputAttnResNorm), std::string(names::kOutputAttnResProj));
         view_.final_norm = vector(std::string(names::kNorm));
         matrix(std::string(names::kLmHead), view_.lm_head);
@@ -91,8 +93,10 @@ class BoundModel {
         const std::vector<std::byte> bytes = checkpoint::read_tensor(index_, info);
         std::vector<float> values(*checkpoint::element_count(info.shape));
         for (std::size_t i = 0; i < values.size(); ++i) {
-            if (info.dtype == checkpoint::Dtype::f32) std::memcpy(&values[i], bytes.data() + 4 * i, 4);
-            else values[i] = formats::bf16::widen(bytes.data() + 2 * i);
+            if (info.dtype == checkpoint::Dtype::f32)
+                std::memcpy(&values[i], bytes.data() + 4 * i, 4);
+            else
+                values[i] = formats::bf16::widen(bytes.data() + 2 * i);
         }
         return values;
     }
@@ -129,8 +133,10 @@ class BoundModel {
         layer.post_attention_norm = vector(name(names::kPostAttentionNorm));
         layer.attention_fold = fold(name(names::kAttnResNorm), name(names::kAttnResProj));
         layer.mlp_fold = fold(name(names::kMlpResNorm), name(names::kMlpResProj));
-        if (kind == LayerKind::kda) bind_kda(layer.kda, name);
-        else bind_mla(layer.mla, name);
+        if (kind == LayerKind::kda)
+            bind_kda(layer.kda, name);
+        else
+            bind_mla(layer.mla, name);
         if (layer.dense) {
             matrix(name(names::mlp::kGate), layer.mlp.gate);
             matrix(name(names::mlp::kUp), layer.mlp.up);

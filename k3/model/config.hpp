@@ -47,7 +47,9 @@ struct Config {
 
     K3_INLINE std::size_t kda_width() const noexcept { return kda_heads * kda_head_dim; }
     K3_INLINE std::size_t qk_head() const noexcept { return qk_nope + qk_rope; }
-    K3_INLINE std::size_t cache_width() const noexcept { return kv_lora + qk_rope; }  // floats per position and MLA layer
+    K3_INLINE std::size_t cache_width() const noexcept {
+        return kv_lora + qk_rope;
+    }  // floats per position and MLA layer
     K3_INLINE std::size_t shared_width() const noexcept { return shared_experts * expert_width; }
 };
 

@@ -26,11 +26,11 @@
 #include "k3/core/error.hpp"
 #include "k3/core/fp_env.hpp"
 #include "k3/io/file.hpp"
+#include "k3/io/json_text.hpp"
 #include "k3/model/config.hpp"
 #include "k3/model/detail/config_checks.hpp"
 #include "k3/model/detail/config_fields.hpp"
 #include "k3/model/detail/layer_kinds.hpp"
-#include "k3/model/detail/unique_json.hpp"
 
 namespace k3::model {
 
@@ -150,7 +150,7 @@ inline Config config_numbers(ConfigFields& fields, const ConfigScopes& in) {
 inline ModelConfig parse_config(std::string_view text, const std::string& path, std::string_view generation_text,
                                 const std::string& generation_path) {
     const core::FpGuard nearest;  // config reals round to nearest whatever the caller's mode
-    const detail::Json root = detail::parse_unique(text, path);
+    const detail::Json root = io::parse_json(text, Code::config, path);
     detail::ConfigFields fields;
     const detail::ConfigScopes in = detail::config_scopes(fields, root);
     const detail::Need checks = in.flat ? detail::Need::optional : detail::Need::required;
@@ -165,7 +165,7 @@ inline ModelConfig parse_config(std::string_view text, const std::string& path, 
     fields.throw_if_any(path);
 
     if (!generation_text.empty()) {
-        const detail::Json generation = detail::parse_unique(generation_text, generation_path);
+        const detail::Json generation = io::parse_json(generation_text, Code::config, generation_path);
         detail::ConfigFields more;
         detail::add_end_ids(more, {&generation, ""}, model.shape.vocab, model.end_ids);
         more.throw_if_any(generation_path);

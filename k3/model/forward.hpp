@@ -1,7 +1,7 @@
 #ifndef K3_MODEL_FORWARD_HPP
 #define K3_MODEL_FORWARD_HPP
-// The seam: everything below it is compiled once per arch. This header declares; forward_impl.hpp defines and is included
-// by arch units only, each of which instantiates Forward for its arch explicitly.
+// The seam: everything below it is compiled once per arch. This header declares; forward_impl.hpp defines and is
+// included by arch units only, each of which instantiates Forward for its arch explicitly.
 #include "k3/core/exec.hpp"
 #include "k3/core/fault.hpp"
 #include "k3/layers/experts.hpp"

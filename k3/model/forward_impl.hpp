@@ -1,8 +1,8 @@
 #ifndef K3_MODEL_FORWARD_IMPL_HPP
 #define K3_MODEL_FORWARD_IMPL_HPP
 // Definitions of Forward. For arch units only: everything here is compiled with the unit's instruction set.
-#include "k3/kernels/attention_residual.hpp"
 #include "k3/core/fp_env.hpp"
+#include "k3/kernels/attention_residual.hpp"
 #include "k3/model/forward.hpp"
 #include "k3/simd/canary.hpp"
 
@@ -20,7 +20,8 @@ struct Forward<A>::Buffers {
     layers::SegmentRows* rows;  // [segments]
     std::size_t tokens;
 
-    K3_INLINE Buffers(core::Arena& arena, const ModelView& m, std::size_t n, std::size_t segments) noexcept : tokens(n) {
+    K3_INLINE Buffers(core::Arena& arena, const ModelView& m, std::size_t n, std::size_t segments) noexcept
+        : tokens(n) {
         const std::size_t hidden = m.config.hidden;
         const std::size_t snapshots = (m.layer_count + m.config.attn_res_block - 1) / m.config.attn_res_block;
         prefix = arena.take<float>(n * hidden);
@@ -34,7 +35,9 @@ struct Forward<A>::Buffers {
         packed = arena.take<std::byte>(n * hidden * sizeof(float));
         rows = arena.take<layers::SegmentRows>(segments);
     }
-    K3_INLINE core::MatView<float> view(float* data, std::size_t hidden) const noexcept { return {data, tokens, hidden}; }
+    K3_INLINE core::MatView<float> view(float* data, std::size_t hidden) const noexcept {
+        return {data, tokens, hidden};
+    }
 };
 
 template <simd::Arch A>
@@ -53,7 +56,8 @@ layers::ExpertKernel Forward<A>::expert_kernel() noexcept {
 template <simd::Arch A>
 std::int64_t Forward<A>::argmax(const float* logits, std::size_t count) noexcept {
     std::int64_t best = -1;
-    core::parallel(core::Exec{}, 1, 1, [&](std::size_t, std::size_t, unsigned) noexcept { best = kernels::argmax<A>(logits, count); });
+    core::parallel(core::Exec{}, 1, 1,
+                   [&](std::size_t, std::size_t, unsigned) noexcept { best = kernels::argmax<A>(logits, count); });
     return best;
 }
 
@@ -72,8 +76,11 @@ layers::MlaShape Forward<A>::mla_shape() const noexcept {
 template <simd::Arch A>
 layers::MoeShape Forward<A>::moe_shape() const noexcept {
     const Config& c = model_.config;
-    return {c.experts, c.experts_per_token, c.latent, c.expert_width, c.shared_width(), c.latent_norm, c.renormalize,
-            c.routed_scale, c.rms_norm_eps, {simd::round32(c.situ_beta), simd::round32(c.situ_linear_beta)}};
+    return {c.experts,        c.experts_per_token,
+            c.latent,         c.expert_width,
+            c.shared_width(), c.latent_norm,
+            c.renormalize,    c.routed_scale,
+            c.rms_norm_eps,   {simd::round32(c.situ_beta), simd::round32(c.situ_linear_beta)}};
 }
 
 template <simd::Arch A>
@@ -114,7 +121,8 @@ StepBytes Forward<A>::step_bytes(std::size_t tokens, std::size_t segments, std::
     }
     const kernels::MatmulScratch matmul = kernels::matmul_scratch(widest);
     local = larger(local, matmul.local_bytes);
-    local = larger(local, (model_.config.layers + 1) * (sizeof(float) + sizeof(const float*)) + 2 * core::Arena::kAlign);
+    local =
+        larger(local, (model_.config.layers + 1) * (sizeof(float) + sizeof(const float*)) + 2 * core::Arena::kAlign);
     constexpr std::size_t kAlign = core::Arena::kAlign;
     return {(local + kAlign - 1) / kAlign * kAlign, (matmul.shared_bytes + kAlign - 1) / kAlign * kAlign,
             count.used() + layer_bytes + 16 * kAlign};
@@ -139,8 +147,10 @@ core::Fault Forward<A>::embed(const core::Exec& exec, const Services& services, 
                                                          : table.data + static_cast<std::size_t>(b.ids[t]) * row_bytes;
             float* out = b.prefix + t * hidden;
             for (std::size_t i = 0; i < hidden; ++i) {
-                if (table.format == layers::Format::f32) __builtin_memcpy(out + i, row + 4 * i, 4);
-                else out[i] = formats::bf16::widen(row + 2 * i);
+                if (table.format == layers::Format::f32)
+                    __builtin_memcpy(out + i, row + 4 * i, 4);
+                else
+                    out[i] = formats::bf16::widen(row + 2 * i);
             }
         }
     });
@@ -154,25 +164,27 @@ core::Fault Forward<A>::embed(const core::Exec& exec, const Services& services, 
 
 /// For rows [first, first + tokens): mixed[t] = attention over the snapshots of position t and its running prefix.
 template <simd::Arch A>
-void Forward<A>::mix(const core::Exec& exec, const Buffers& b, std::size_t blocks, std::size_t first, std::size_t tokens,
-                     const float* fold) const noexcept {
+void Forward<A>::mix(const core::Exec& exec, const Buffers& b, std::size_t blocks, std::size_t first,
+                     std::size_t tokens, const float* fold) const noexcept {
     const std::size_t hidden = model_.config.hidden;
-    core::parallel(exec, tokens, 4 * (blocks + 1) * hidden, [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+    core::parallel(exec, tokens, 4 * (blocks + 1) * hidden,
+                   [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
         core::Arena local = exec.local_of(thread);
         const float** sources = local.take<const float*>(blocks + 1);
         float* scores = local.take<float>(blocks + 1);
         for (std::size_t t = first + begin; t < first + end; ++t) {
             for (std::size_t s = 0; s < blocks; ++s) sources[s] = b.blocks + (s * b.tokens + t) * hidden;
             sources[blocks] = b.prefix + t * hidden;
-            kernels::attention_residual<A>(sources, blocks + 1, fold, hidden,
-                                           model_.config.rms_norm_eps, b.mixed + t * hidden, scores);
+            kernels::attention_residual<A>(sources, blocks + 1, fold, hidden, model_.config.rms_norm_eps,
+                                           b.mixed + t * hidden, scores);
         }
     });
 }
 
 template <simd::Arch A>
 core::Fault Forward<A>::layer(const layers::Context& context, std::size_t index, const Segment* segments,
-                              std::size_t count, const Buffers& b, std::size_t& blocks, core::Arena scratch) const noexcept {
+                              std::size_t count, const Buffers& b, std::size_t& blocks,
+                              core::Arena scratch) const noexcept {
     const DecoderLayer& layer = model_.layers[index];
     const std::size_t hidden = model_.config.hidden, tokens = b.tokens;
     const core::MatView<float> normed = b.view(b.normed, hidden), out = b.view(b.out, hidden);
@@ -213,8 +225,10 @@ core::Fault Forward<A>::layer(const layers::Context& context, std::size_t index,
                             : layers::mla<A>(context, mla_shape(), layer.mla, normed, b.rows, count, out, scratch);
     if (fault) return fault;
     core::parallel(context.exec, tokens * hidden, 1, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
-        if (boundary) __builtin_memcpy(b.prefix + begin, b.out + begin, (end - begin) * sizeof(float));
-        else kernels::add<A>(b.prefix + begin, b.out + begin, end - begin, b.prefix + begin);
+        if (boundary)
+            __builtin_memcpy(b.prefix + begin, b.out + begin, (end - begin) * sizeof(float));
+        else
+            kernels::add<A>(b.prefix + begin, b.out + begin, end - begin, b.prefix + begin);
     });
 
     mix(context.exec, b, blocks, 0, tokens, layer.mlp_fold);
@@ -240,10 +254,11 @@ core::Fault Forward<A>::logits(const layers::Context& context, Segment* segments
         at += segments[s].tokens;
         const std::size_t first = at - segments[s].wanted;
         mix(context.exec, b, blocks, first, segments[s].wanted, model_.output_fold);
-        core::parallel(context.exec, segments[s].wanted, 2 * hidden, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+        core::parallel(context.exec, segments[s].wanted, 2 * hidden,
+                       [&](std::size_t begin, std::size_t end, unsigned) noexcept {
             for (std::size_t i = begin; i < end; ++i)
-                kernels::rmsnorm<A>(b.mixed + (first + i) * hidden, model_.final_norm, hidden, model_.config.rms_norm_eps,
-                                    b.final_rows + (row + i) * hidden);
+                kernels::rmsnorm<A>(b.mixed + (first + i) * hidden, model_.final_norm, hidden,
+                                    model_.config.rms_norm_eps, b.final_rows + (row + i) * hidden);
         });
         row += segments[s].wanted;
     }
@@ -253,7 +268,8 @@ core::Fault Forward<A>::logits(const layers::Context& context, Segment* segments
         for (std::size_t s = 0; s < count; ++s) {
             const std::size_t rows = segments[s].wanted;
             if (rows == 0) continue;
-            layers::multiply_panel<A>(context, model_.lm_head, panel, core::MatView<const float>(b.final_rows + from * hidden, rows, hidden),
+            layers::multiply_panel<A>(context, model_.lm_head, panel,
+                                      core::MatView<const float>(b.final_rows + from * hidden, rows, hidden),
                                       core::MatView<float>(segments[s].logits, rows, vocab));
             from += rows;
         }

@@ -12,9 +12,9 @@ namespace k3::model {
 struct DecoderLayer {
     LayerKind kind;
     bool dense;
-    std::size_t kind_index;          // how many layers of the same kind come before: the state's index
+    std::size_t kind_index;                         // how many layers of the same kind come before: the state's index
     const float *input_norm, *post_attention_norm;  // [hidden]
-    const float *attention_fold, *mlp_fold;          // [hidden]: res_norm_i * res_proj_i, of the two residual mixes
+    const float *attention_fold, *mlp_fold;         // [hidden]: res_norm_i * res_proj_i, of the two residual mixes
     layers::KdaWeights kda;
     layers::MlaWeights mla;
     layers::MlpWeights mlp;

@@ -136,19 +136,23 @@ class TensorFaults {
     }
     void add(const checkpoint::ExpertName& at, const std::string& what) {
         ++count_;
-        const std::string key = std::to_string(static_cast<int>(at.matrix)) + std::to_string(static_cast<int>(at.part)) + what;
+        const std::string key =
+            std::to_string(static_cast<int>(at.matrix)) + std::to_string(static_cast<int>(at.part)) + what;
         if (at.layer != layer_) flush();
         layer_ = at.layer;
         auto& runs = runs_[key];
-        if (!runs.empty() && runs.back().last.expert + 1 == at.expert) runs.back().last = at;
-        else runs.push_back({at, at, what});
+        if (!runs.empty() && runs.back().last.expert + 1 == at.expert)
+            runs.back().last = at;
+        else
+            runs.push_back({at, at, what});
     }
     void throw_if_any(const std::string& path) {
         flush();
         if (count_ == 0) return;
-        throw Error(Code::tensor,
-                    std::to_string(count_) + (count_ == 1 ? " tensor does" : " tensors do") + " not fit the config: " + text_,
-                    "check that config.json and the shards belong together", {.path = path});
+        throw Error(
+            Code::tensor,
+            std::to_string(count_) + (count_ == 1 ? " tensor does" : " tensors do") + " not fit the config: " + text_,
+            "check that config.json and the shards belong together", {.path = path});
     }
 
   private:
@@ -166,8 +170,9 @@ class TensorFaults {
                 std::string name = to_string(run.first);
                 if (run.first.expert != run.last.expert) {
                     const std::string one = "experts." + std::to_string(run.first.expert) + ".";
-                    name.replace(name.find(one), one.size(), "experts.[" + std::to_string(run.first.expert) + "-" +
-                                                                 std::to_string(run.last.expert) + "].");
+                    name.replace(
+                        name.find(one), one.size(),
+                        "experts.[" + std::to_string(run.first.expert) + "-" + std::to_string(run.last.expert) + "].");
                 }
                 append(name + " " + run.what);
             }
@@ -201,9 +206,7 @@ void check_tensor(TensorFaults& faults, const Name& name, const checkpoint::Tens
 inline void check_expert_matrix(TensorFaults& faults, const checkpoint::ShardIndex& index,
                                 const checkpoint::ExpertName& at, const checkpoint::Shape& shape) {
     using checkpoint::ExpertPart;
-    const auto name_of = [&](ExpertPart part) {
-        return checkpoint::ExpertName{at.layer, at.expert, at.matrix, part};
-    };
+    const auto name_of = [&](ExpertPart part) { return checkpoint::ExpertName{at.layer, at.expert, at.matrix, part}; };
     const auto get = [&](ExpertPart part) { return index.expert(at.layer, at.expert, at.matrix, part); };
     const auto packed = get(ExpertPart::packed), scale = get(ExpertPart::scale);
     const auto plain = packed && scale ? std::nullopt : get(ExpertPart::plain);

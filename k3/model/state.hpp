@@ -16,14 +16,15 @@ namespace k3::model {
 
 class State {
   public:
-    /// Steps of up to this many tokens are logged (about 20 MB a token at full size) and may be committed in part; longer
-    /// ones keep a copy of the state instead (465 MB) and are committed whole or not at all.
+    /// Steps of up to this many tokens are logged (about 20 MB a token at full size) and may be committed in part;
+    /// longer ones keep a copy of the state instead (465 MB) and are committed whole or not at all.
     static constexpr std::size_t kLogTokens = 8;
     static constexpr std::size_t kPagePositions = 256;
 
     explicit State(const ModelView& model) {
         const Config& c = model.config;
-        for (std::size_t i = 0; i < model.layer_count; ++i) ++(model.layers[i].kind == LayerKind::kda ? kda_layers_ : mla_layers_);
+        for (std::size_t i = 0; i < model.layer_count; ++i)
+            ++(model.layers[i].kind == LayerKind::kda ? kda_layers_ : mla_layers_);
         width_ = c.kda_width();
         heads_ = c.kda_heads;
         history_ = (c.conv_kernel - 1) * width_;
@@ -37,7 +38,8 @@ class State {
         const Config& c = model.config;
         std::size_t kda = 0, mla = 0;
         for (std::size_t i = 0; i < model.layer_count; ++i) ++(model.layers[i].kind == LayerKind::kda ? kda : mla);
-        const std::size_t floats = c.kda_heads * c.kda_head_dim * c.kda_head_dim + 3 * (c.conv_kernel - 1) * c.kda_width();
+        const std::size_t floats =
+            c.kda_heads * c.kda_head_dim * c.kda_head_dim + 3 * (c.conv_kernel - 1) * c.kda_width();
         const std::size_t row = kernels::LatentCache::pad(c.kv_lora) + kernels::LatentCache::pad(c.qk_rope);
         const std::size_t log = std::min(step_tokens, kLogTokens) * (6 * c.kda_width() + c.kda_heads);
         const std::size_t undo = step_tokens > kLogTokens ? floats : 0;
@@ -61,8 +63,10 @@ class State {
         point_at_tables();
         step_tokens_ = tokens;
         logged_ = tokens <= kLogTokens;
-        if (logged_) make_log(tokens);
-        else save_copy();
+        if (logged_)
+            make_log(tokens);
+        else
+            save_copy();
     }
 
     /// The step of begin() succeeded for its first `tokens` tokens (all of them if it was not logged). Call after
@@ -101,16 +105,20 @@ class State {
         return copy;
     }
 
-    StateView view() noexcept {
-        return {kda_.data(), log_.data(), table_pointers_.data(), kPagePositions, position_};
-    }
+    StateView view() noexcept { return {kda_.data(), log_.data(), table_pointers_.data(), kPagePositions, position_}; }
 
   private:
     struct Shape {};
     /// An empty state of the same shape.
     State(const State& other, Shape)
-        : kda_layers_(other.kda_layers_), mla_layers_(other.mla_layers_), width_(other.width_), heads_(other.heads_),
-          history_(other.history_), recurrent_(other.recurrent_), row_floats_(other.row_floats_), position_(other.position_) {
+        : kda_layers_(other.kda_layers_),
+          mla_layers_(other.mla_layers_),
+          width_(other.width_),
+          heads_(other.heads_),
+          history_(other.history_),
+          recurrent_(other.recurrent_),
+          row_floats_(other.row_floats_),
+          position_(other.position_) {
         allocate();
     }
     void allocate() {

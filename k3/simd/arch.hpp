@@ -25,7 +25,7 @@ struct neon {  ///< aarch64
 
 template <class A>
 concept Arch = std::same_as<A, scalar> || std::same_as<A, sse42> || std::same_as<A, avx2> || std::same_as<A, avx512> ||
-               std::same_as<A, neon>;
+    std::same_as<A, neon>;
 
 }  // namespace k3::simd
 

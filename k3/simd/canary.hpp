@@ -1,7 +1,8 @@
 #ifndef K3_SIMD_CANARY_HPP
 #define K3_SIMD_CANARY_HPP
 // A start-up check of what no macro shows: whether this unit fuses a product with a sum, reassociates, or flushes
-// subnormals. Run it before anything is computed (engine::make_forward does); a build that fails it must not compute anything.
+// subnormals. Run it before anything is computed (engine::make_forward does); a build that fails it must not compute
+// anything.
 #include <bit>
 
 #include "k3/core/parallel.hpp"

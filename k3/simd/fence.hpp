@@ -1,9 +1,9 @@
 #ifndef K3_SIMD_FENCE_HPP
 #define K3_SIMD_FENCE_HPP
-// Arithmetic on single values under the contract: a product that was rounded stays rounded, whatever the flags. An empty
-// asm that takes the product as an in/out register operand is the only barrier that held for both compilers in every
-// combination of -mfma and -ffp-contract (docs/decisions/0001). Every inexact product is fenced, also one that becomes
-// an addend: acc + mul(x, y) still fuses if acc is itself a bare product.
+// Arithmetic on single values under the contract: a product that was rounded stays rounded, whatever the flags. An
+// empty asm that takes the product as an in/out register operand is the only barrier that held for both compilers in
+// every combination of -mfma and -ffp-contract (docs/decisions/0001). Every inexact product is fenced, also one that
+// becomes an addend: acc + mul(x, y) still fuses if acc is itself a bare product.
 #include "k3/simd/arch.hpp"
 
 namespace k3::simd::inline K3_TARGET {

@@ -1,7 +1,8 @@
 #ifndef K3_SIMD_MATH_HPP
 #define K3_SIMD_MATH_HPP
-// exp, sigmoid, tanh and silu of binary32 arguments, computed in binary64 with unfused plain operations in a fixed order
-// and rounded once. exp and tanh are correctly rounded; docs/NUMERICS.md prints the constants, the tree and the specials.
+// exp, sigmoid, tanh and silu of binary32 arguments, computed in binary64 with unfused plain operations in a fixed
+// order and rounded once. exp and tanh are correctly rounded; docs/NUMERICS.md prints the constants, the tree and the
+// specials.
 //
 //   n = round(x / ln 2)   r = x - n ln2_high - n ln2_low   p = expm1(r)   s = 2^n
 //   exp(x) = s + s p      sigmoid(x) = 1 / ((1 + s) + s p) at -x      tanh(x) = e / (e + 2), e = (s - 1) + s p at 2x
@@ -17,10 +18,10 @@ inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 inline constexpr double kRound = 0x1.8p+52;  // adding it leaves the nearest integer in the low bits
 
 /// 1/k! for k = 2 .. 13, rounded to binary64.
-inline constexpr double kTaylor[12] = {
-    0x1.0000000000000p-1,  0x1.5555555555555p-3,  0x1.5555555555555p-5,  0x1.1111111111111p-7,
-    0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-13, 0x1.a01a01a01a01ap-16, 0x1.71de3a556c734p-19,
-    0x1.27e4fb7789f5cp-22, 0x1.ae64567f544e4p-26, 0x1.1eed8eff8d898p-29, 0x1.6124613a86d09p-33};
+inline constexpr double kTaylor[12] = {0x1.0000000000000p-1,  0x1.5555555555555p-3,  0x1.5555555555555p-5,
+                                       0x1.1111111111111p-7,  0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-13,
+                                       0x1.a01a01a01a01ap-16, 0x1.71de3a556c734p-19, 0x1.27e4fb7789f5cp-22,
+                                       0x1.ae64567f544e4p-26, 0x1.1eed8eff8d898p-29, 0x1.6124613a86d09p-33};
 
 template <Arch A>
 struct ExpParts {

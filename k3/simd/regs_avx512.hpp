@@ -41,7 +41,8 @@ struct Regs<avx512> {
     }
     K3_INLINE static double reduce(const f64* v) noexcept {
         const __m512d all = v[0];
-        const __m256d four = _mm256_add_pd(_mm512_maskz_extractf64x4_pd(kAll, all, 0), _mm512_maskz_extractf64x4_pd(kAll, all, 1));
+        const __m256d four =
+            _mm256_add_pd(_mm512_maskz_extractf64x4_pd(kAll, all, 0), _mm512_maskz_extractf64x4_pd(kAll, all, 1));
         const __m128d pair = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
         return _mm_cvtsd_f64(_mm_add_sd(pair, _mm_unpackhi_pd(pair, pair)));
     }

@@ -28,8 +28,12 @@ struct Regs<neon> {
     K3_INLINE static f64 div(f64 a, f64 b) noexcept { return f64(vdivq_f64(a, b)); }
     K3_INLINE static f32 div(f32 a, f32 b) noexcept { return f32(vdivq_f32(a, b)); }
     K3_INLINE static f64 sqrt(f64 v) noexcept { return f64(vsqrtq_f64(v)); }
-    K3_INLINE static f64 select_lt(f64 a, f64 b, f64 x, f64 y) noexcept { return f64(vbslq_f64(vcltq_f64(a, b), x, y)); }
-    K3_INLINE static f32 select_lt(f32 a, f32 b, f32 x, f32 y) noexcept { return f32(vbslq_f32(vcltq_f32(a, b), x, y)); }
+    K3_INLINE static f64 select_lt(f64 a, f64 b, f64 x, f64 y) noexcept {
+        return f64(vbslq_f64(vcltq_f64(a, b), x, y));
+    }
+    K3_INLINE static f32 select_lt(f32 a, f32 b, f32 x, f32 y) noexcept {
+        return f32(vbslq_f32(vcltq_f32(a, b), x, y));
+    }
     K3_INLINE static f64 exponent(f64 t) noexcept {
         const int64x2_t biased = vaddq_s64(vreinterpretq_s64_f64(t), vdupq_n_s64(1023));
         return f64(vreinterpretq_f64_s64(vshlq_n_s64(biased, 52)));
@@ -42,8 +46,7 @@ struct Regs<neon> {
         for (std::size_t i = 0; i < 2; ++i) widen_four(in[i], out + 2 * i);
     }
     K3_INLINE static void narrow(const f64* in, f32* out) noexcept {
-        for (std::size_t i = 0; i < 2; ++i)
-            out[i] = f32(vcvt_high_f32_f64(vcvt_f32_f64(in[2 * i]), in[2 * i + 1]));
+        for (std::size_t i = 0; i < 2; ++i) out[i] = f32(vcvt_high_f32_f64(vcvt_f32_f64(in[2 * i]), in[2 * i + 1]));
     }
     K3_INLINE static void load_bf16(const std::byte* p, f64* out) noexcept {
         widen_words(vld1q_u16(reinterpret_cast<const std::uint16_t*>(p)), out);

@@ -13,8 +13,7 @@ namespace k3::stream {
 /// The (token, rank) slots of a step sorted by expert. Lives in the arena it is made in.
 class ExpertBatch {
   public:
-    ExpertBatch(const layers::Routes& routes, std::size_t experts, core::Arena& arena) noexcept
-        : experts_(experts) {
+    ExpertBatch(const layers::Routes& routes, std::size_t experts, core::Arena& arena) noexcept : experts_(experts) {
         const std::size_t slots = routes.tokens * routes.top_k;
         begin_ = arena.take<std::uint32_t>(experts + 1);
         slots_ = arena.take<std::uint32_t>(slots);
@@ -32,7 +31,8 @@ class ExpertBatch {
     template <class Fn>
     void for_each(Fn&& fn) const noexcept {
         for (std::size_t e = 0; e < experts_; ++e)
-            if (begin_[e] < begin_[e + 1]) fn(e, std::span<const std::uint32_t>(slots_ + begin_[e], begin_[e + 1] - begin_[e]));
+            if (begin_[e] < begin_[e + 1])
+                fn(e, std::span<const std::uint32_t>(slots_ + begin_[e], begin_[e + 1] - begin_[e]));
     }
 
   private:
@@ -41,9 +41,10 @@ class ExpertBatch {
 };
 
 /// Runs one expert for its slots: gathers its tokens, one batched product, scatters the outputs to e[slot].
-[[nodiscard]] inline core::Fault run_expert(const core::Exec& exec, layers::ExpertKernel kernel, const layers::ExpertWeights& weights,
-                       layers::Situ situ, std::size_t top_k, std::span<const std::uint32_t> slots,
-                       core::MatView<const float> z, core::MatView<float> e, core::Arena scratch) noexcept {
+[[nodiscard]] inline core::Fault run_expert(const core::Exec& exec, layers::ExpertKernel kernel,
+                                            const layers::ExpertWeights& weights, layers::Situ situ, std::size_t top_k,
+                                            std::span<const std::uint32_t> slots, core::MatView<const float> z,
+                                            core::MatView<float> e, core::Arena scratch) noexcept {
     if (slots.size() == 1) {
         return kernel(exec, weights, situ, z.row_range(slots[0] / top_k, 1), e.row_range(slots[0], 1), scratch);
     }

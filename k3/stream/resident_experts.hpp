@@ -22,7 +22,8 @@ class ResidentExperts final : public layers::ExpertService {
             situ_ = {simd::round32(config.shape.situ_beta), simd::round32(config.shape.situ_linear_beta)};
         });
         for (std::size_t n = first_moe_; n < layers; ++n)
-            for (std::size_t e = 0; e < experts_; ++e) place(config.shape, index, static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(e));
+            for (std::size_t e = 0; e < experts_; ++e)
+                place(config.shape, index, static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(e));
     }
 
     std::uint64_t bytes() const noexcept { return bytes_; }
@@ -32,12 +33,15 @@ class ResidentExperts final : public layers::ExpertService {
         if (arena_.size() != 0) return;  // they are there
         arena_ = core::Buffer(bytes_);
         std::vector<io::ReadJob> jobs;
-        for (const Piece& piece : pieces_) jobs.push_back({piece.file, piece.offset, {arena_.data() + piece.at, piece.bytes}});
+        for (const Piece& piece : pieces_)
+            jobs.push_back({piece.file, piece.offset, {arena_.data() + piece.at, piece.bytes}});
         io::parallel_read(jobs, threads, progress);
         for (layers::ExpertWeights& w : weights_)
             for (layers::Weight* m : {&w.gate, &w.up, &w.down}) {
                 m->data = arena_.data() + reinterpret_cast<std::size_t>(m->data);
-                m->scales = m->format == layers::Format::mxfp4 ? arena_.data() + reinterpret_cast<std::size_t>(m->scales) : nullptr;
+                m->scales = m->format == layers::Format::mxfp4
+                                ? arena_.data() + reinterpret_cast<std::size_t>(m->scales)
+                                : nullptr;
             }
         pieces_ = {};
     }
@@ -71,7 +75,8 @@ class ResidentExperts final : public layers::ExpertService {
             const std::uint64_t at = bytes_;
             bytes_ += info.bytes;
             const io::File* const file = &index.shard(info).file;
-            if (!pieces_.empty() && pieces_.back().file == file && pieces_.back().offset + pieces_.back().bytes == info.offset &&
+            if (!pieces_.empty() && pieces_.back().file == file &&
+                pieces_.back().offset + pieces_.back().bytes == info.offset &&
                 pieces_.back().at + pieces_.back().bytes == at) {
                 pieces_.back().bytes += info.bytes;  // neighbours in the file: one read
             } else {

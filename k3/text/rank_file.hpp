@@ -16,11 +16,13 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "k3/core/error.hpp"
+#include "k3/io/guess.hpp"
 
 namespace k3::text {
 
@@ -108,16 +110,19 @@ inline bool append_base64(std::string_view text, std::vector<char>& out) {
 }  // namespace detail
 
 inline RankFile RankFile::parse(std::string_view text, const std::string& path) {
-    if (text.substr(0, 8) == "version ") {  // "version https://git-lfs.github.com/spec/v1"
-        throw Error(Code::tokenizer, "is a Git LFS pointer, not the file itself", "fetch the file with git lfs pull",
-                    {.path = path});
-    }
     if (text.size() > std::numeric_limits<std::uint32_t>::max()) {
         throw Error(Code::tokenizer, "is too large for a rank file", "check that this is the right file",
                     {.path = path});
     }
     RankFile file;
     std::vector<std::size_t> lines;  // where each token came from, for messages
+    const auto refuse = [&](std::size_t number, const std::string& what) {
+        if (const auto known = lines.empty() ? io::guess(text) : std::nullopt) {
+            throw Error(Code::tokenizer, "is not a rank file: it is " + std::string(known->what),
+                        std::string(known->next), {.path = path});
+        }
+        detail::refuse_line(path, number, what);
+    };
     for (std::size_t at = 0, number = 1; at < text.size(); ++number) {
         const std::size_t end = std::min(text.find('\n', at), text.size());
         std::string_view line = text.substr(at, end - at);
@@ -125,16 +130,16 @@ inline RankFile RankFile::parse(std::string_view text, const std::string& path) 
         if (line.ends_with('\r')) line.remove_suffix(1);
         if (line.empty()) continue;
         const std::size_t space = line.find(' ');
-        if (space == std::string_view::npos) detail::refuse_line(path, number, "is not `base64 rank`");
+        if (space == std::string_view::npos) refuse(number, "is not `base64 rank`");
         const std::string expected = std::to_string(lines.size());
         if (line.substr(space + 1) != expected) {
-            detail::refuse_line(path, number, "the rank must be " + expected + ": ranks count up from 0");
+            refuse(number, "the rank must be " + expected + ": ranks count up from 0");
         }
         const std::size_t before = file.blob_.size();
         if (!detail::append_base64(line.substr(0, space), file.blob_)) {
-            detail::refuse_line(path, number, "the token is not base64");
+            refuse(number, "the token is not base64");
         }
-        if (file.blob_.size() == before) detail::refuse_line(path, number, "the token is empty");
+        if (file.blob_.size() == before) refuse(number, "the token is empty");
         file.longest_ = std::max(file.longest_, file.blob_.size() - before);
         file.offsets_.push_back(static_cast<std::uint32_t>(file.blob_.size()));
         lines.push_back(number);

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,9 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "k3/core/error.hpp"
+#include "k3/io/json_text.hpp"
 #include "k3/text/rank_file.hpp"
 
 namespace k3::text {
@@ -122,22 +120,8 @@ inline SpecialTokens SpecialTokens::parse(std::string_view json, const std::stri
 }
 
 inline void SpecialTokens::read(std::string_view json, const std::string& path) {
-    using Json = nlohmann::json;  // not simdjson: the released model_max_length is an integer beyond 64 bits
-    std::vector<std::set<std::string>> keys;
-    const auto refuse_repeats = [&](int, Json::parse_event_t event, Json& value) {
-        if (event == Json::parse_event_t::object_start) keys.emplace_back();
-        if (event == Json::parse_event_t::object_end) keys.pop_back();
-        if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-            detail::refuse_config(path, "has the key " + value.dump() + " twice in one object");
-        }
-        return true;
-    };
-    Json root;
-    try {
-        root = Json::parse(json, refuse_repeats);
-    } catch (const Json::exception& error) {
-        detail::refuse_config(path, std::string("is not JSON: ") + error.what());
-    }
+    using io::Json;  // not simdjson: the released model_max_length is an integer beyond 64 bits
+    const Json root = io::parse_json(json, Code::tokenizer, path);
     const auto added = root.find("added_tokens_decoder");
     if (added == root.end() || !added->is_object()) detail::refuse_config(path, "has no object added_tokens_decoder");
     const auto text_of = [](const Json& object, const char* key) {  // "" unless it is a string

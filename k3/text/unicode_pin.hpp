@@ -70,20 +70,13 @@ inline constexpr Moved kMoved[] = {
 /// will be.
 constexpr std::uint32_t stand_in(Class c, std::size_t bytes) noexcept {
     switch (c) {
-        case Class::upper:
-            return bytes == 2 ? 0xC0 : bytes == 3 ? 0x1E00 : 0x10400;
-        case Class::lower:
-            return bytes == 2 ? 0xDF : bytes == 3 ? 0x1E01 : 0x10428;
-        case Class::letter:
-            return bytes == 2 ? 0x5D0 : bytes == 3 ? 0x3042 : 0x10000;
-        case Class::mark:
-            return bytes == 2 ? 0x300 : bytes == 3 ? 0x20D0 : 0x1D165;
-        case Class::number:
-            return bytes == 2 ? 0x660 : bytes == 3 ? 0x966 : 0x10107;
-        case Class::han:
-            return bytes == 3 ? 0x4E00 : 0x20000;  // Han has no two-byte characters
-        case Class::other:
-            break;
+        case Class::upper: return bytes == 2 ? 0xC0 : bytes == 3 ? 0x1E00 : 0x10400;
+        case Class::lower: return bytes == 2 ? 0xDF : bytes == 3 ? 0x1E01 : 0x10428;
+        case Class::letter: return bytes == 2 ? 0x5D0 : bytes == 3 ? 0x3042 : 0x10000;
+        case Class::mark: return bytes == 2 ? 0x300 : bytes == 3 ? 0x20D0 : 0x1D165;
+        case Class::number: return bytes == 2 ? 0x660 : bytes == 3 ? 0x966 : 0x10107;
+        case Class::han: return bytes == 3 ? 0x4E00 : 0x20000;  // Han has no two-byte characters
+        case Class::other: break;
     }
     return bytes == 2 ? 0xA7 : bytes == 3 ? 0xFFFF : 0x10FFFF;
 }

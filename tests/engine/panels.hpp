@@ -35,14 +35,16 @@ class PanelSource final : public layers::WeightSource {
     bool acquire(const layers::Weight& weight, std::size_t first, bool whole, layers::Panel& panel) noexcept override {
         if (acquired++ == fail_at_) return false;
         const layers::Weight& from = originals_.at(weight.id);
-        if (from.rows != weight.rows || from.cols != weight.cols || from.format != weight.format || first >= from.rows) ++mistakes;
+        if (from.rows != weight.rows || from.cols != weight.cols || from.format != weight.format || first >= from.rows)
+            ++mistakes;
         const std::size_t left = from.rows - first, rows = whole ? left : std::min(rows_, left);
         if (whole) {
             ++whole_acquired;
             last_whole = weight.id;
         }
         Held& held = held_[next_];
-        const std::size_t row = row_bytes(from), scale = from.format == layers::Format::mxfp4 ? (from.cols + 31) / 32 : 0;
+        const std::size_t row = row_bytes(from),
+                          scale = from.format == layers::Format::mxfp4 ? (from.cols + 31) / 32 : 0;
         held.data = copy(from.data + first * row, rows * row);
         if (scale != 0) held.scales = copy(from.scales + first * scale, rows * scale);
         held.bytes = rows * row;
@@ -63,12 +65,14 @@ class PanelSource final : public layers::WeightSource {
         }
         ++mistakes;  // a panel that is not held
     }
-    bool read_rows(const layers::Weight& weight, const std::int32_t* rows, std::size_t count, std::byte* out) noexcept override {
+    bool read_rows(const layers::Weight& weight, const std::int32_t* rows, std::size_t count,
+                   std::byte* out) noexcept override {
         return embedding != nullptr && embedding->read_rows(weight, rows, count, out);
     }
 
     static std::size_t row_bytes(const layers::Weight& w) noexcept {
-        return w.format == layers::Format::mxfp4 ? (w.cols + 1) / 2 : w.cols * (w.format == layers::Format::f32 ? 4 : 2);
+        return w.format == layers::Format::mxfp4 ? (w.cols + 1) / 2
+                                                 : w.cols * (w.format == layers::Format::f32 ? 4 : 2);
     }
 
   private:

@@ -20,28 +20,35 @@ inline std::vector<MiniTensor> tensors_of(const std::string& dir) {
     std::vector<MiniTensor> all;
     index.for_each([&](std::string_view name, const checkpoint::TensorInfo& info) {
         const std::vector<std::byte> bytes = checkpoint::read_tensor(index, info);
-        const char* const dtype = info.dtype == checkpoint::Dtype::f32 ? "F32" : info.dtype == checkpoint::Dtype::bf16 ? "BF16" : "U8";
-        all.push_back({std::string(name), dtype, {info.shape.dims().begin(), info.shape.dims().end()},
+        const char* const dtype = info.dtype == checkpoint::Dtype::f32    ? "F32"
+                                  : info.dtype == checkpoint::Dtype::bf16 ? "BF16"
+                                                                          : "U8";
+        all.push_back({std::string(name),
+                       dtype,
+                       {info.shape.dims().begin(), info.shape.dims().end()},
                        std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
     });
     return all;
 }
 
 /// Writes a one-shard checkpoint with the config of `config_dir`.
-inline void write_checkpoint(const TempFolder& folder, const std::string& config_dir, const std::vector<MiniTensor>& tensors) {
+inline void write_checkpoint(const TempFolder& folder, const std::string& config_dir,
+                             const std::vector<MiniTensor>& tensors) {
     folder.write("config.json", io::File::read_text(config_dir + "/config.json"));
     folder.write("model.safetensors", shard_of(tensors));
 }
 
 inline MiniTensor widened_to_f32(const MiniTensor& t) {
     MiniTensor wide{t.name, "F32", t.shape, std::string(t.data.size() * 2, '\0')};
-    for (std::size_t i = 0; i < t.data.size() / 2; ++i) std::memcpy(wide.data.data() + 4 * i + 2, t.data.data() + 2 * i, 2);
+    for (std::size_t i = 0; i < t.data.size() / 2; ++i)
+        std::memcpy(wide.data.data() + 4 * i + 2, t.data.data() + 2 * i, 2);
     return wide;
 }
 
-/// MXFP4 to BF16 or F32, from the text of the specification; exact for the scales a checkpoint in reach of binary32 has.
-/// A packed shape is ambiguous for odd columns: `cols` is given.
-inline MiniTensor dequantised(const MiniTensor& packed, const MiniTensor& scales, std::uint64_t cols, const char* dtype) {
+/// MXFP4 to BF16 or F32, from the text of the specification; exact for the scales a checkpoint in reach of binary32
+/// has. A packed shape is ambiguous for odd columns: `cols` is given.
+inline MiniTensor dequantised(const MiniTensor& packed, const MiniTensor& scales, std::uint64_t cols,
+                              const char* dtype) {
     const std::uint64_t rows = packed.shape[0], row_bytes = packed.shape[1], groups = scales.shape[1];
     MiniTensor out{packed.name.substr(0, packed.name.size() - std::string("_packed").size()), dtype, {rows, cols}};
     static const double kMagnitude[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
@@ -55,8 +62,10 @@ inline MiniTensor dequantised(const MiniTensor& packed, const MiniTensor& scales
             const auto bits = std::bit_cast<std::uint32_t>(value);
             char raw[4];
             std::memcpy(raw, &bits, 4);
-            if (std::string(dtype) == "F32") out.data.append(raw, 4);
-            else out.data.append(raw + 2, 2);  // a value E2M1 * 2^k has no bit below BF16's
+            if (std::string(dtype) == "F32")
+                out.data.append(raw, 4);
+            else
+                out.data.append(raw + 2, 2);  // a value E2M1 * 2^k has no bit below BF16's
         }
     return out;
 }
@@ -66,8 +75,8 @@ inline bool ends_with(const std::string& text, const std::string& end) {
 }
 
 /// The same checkpoint with every routed expert as plain BF16 or F32.
-inline std::vector<MiniTensor> plain_experts(const std::vector<MiniTensor>& tensors, std::uint64_t latent, std::uint64_t width,
-                                             const char* dtype) {
+inline std::vector<MiniTensor> plain_experts(const std::vector<MiniTensor>& tensors, std::uint64_t latent,
+                                             std::uint64_t width, const char* dtype) {
     std::vector<MiniTensor> out;
     for (const MiniTensor& t : tensors) {
         if (ends_with(t.name, ".weight_scale")) continue;

@@ -31,10 +31,12 @@ inline bool all_finite(std::span<const float> values) {
     return true;
 }
 inline Floats part(const Floats& values, std::size_t first, std::size_t count) {
-    return {values.begin() + static_cast<std::ptrdiff_t>(first), values.begin() + static_cast<std::ptrdiff_t>(first + count)};
+    return {values.begin() + static_cast<std::ptrdiff_t>(first),
+            values.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 inline Ids part(const Ids& values, std::size_t first, std::size_t count) {
-    return {values.begin() + static_cast<std::ptrdiff_t>(first), values.begin() + static_cast<std::ptrdiff_t>(first + count)};
+    return {values.begin() + static_cast<std::ptrdiff_t>(first),
+            values.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 /// Ids in [0, vocab), the same on every machine.
 inline Ids some_ids(std::size_t count, std::size_t vocab, std::uint64_t seed) {
@@ -73,9 +75,12 @@ class Runner {
            std::size_t positions = 640)
         : Runner(model, model.bound.view(), arch, threads, tokens, segments, positions) {}
     /// `view`: the model, or a changed copy of it.
-    Runner(Loaded& model, const model::ModelView& view, engine::ArchName arch, unsigned threads, std::size_t tokens = 64,
-           std::size_t segments = 4, std::size_t positions = 640)
-        : services{&model.embedding, &model.experts, {}}, model_(model), view_(view), forward_(engine::make_forward(arch, view)) {
+    Runner(Loaded& model, const model::ModelView& view, engine::ArchName arch, unsigned threads,
+           std::size_t tokens = 64, std::size_t segments = 4, std::size_t positions = 640)
+        : services{&model.embedding, &model.experts, {}},
+          model_(model),
+          view_(view),
+          forward_(engine::make_forward(arch, view)) {
         need = forward_->step_bytes(tokens, segments, positions);
         local_ = core::Buffer(threads * need.local);
         shared_ = core::Buffer(need.shared);
@@ -130,8 +135,10 @@ struct Sequence {
         model::Segment s = segment(runner, ids, wanted);
         core::Fault fault = runner.run({&s, 1});
         if (!fault) fault = s.fault;
-        if (fault) state.abandon();
-        else commit(runner, ids.size());
+        if (fault)
+            state.abandon();
+        else
+            commit(runner, ids.size());
         return fault;
     }
     /// All ids in chunks; logits of every position. Empty after a fault.

@@ -11,7 +11,8 @@ using namespace k3::engine;
 TEST_CASE("engine/arches: names and values belong together, and nothing else is a name") {
     for (const ArchName arch : {ArchName::scalar, ArchName::sse42, ArchName::avx2, ArchName::avx512, ArchName::neon})
         CHECK(arch_named(name(arch)) == arch);
-    for (const char* text : {"", "AVX2", "avx", "avx2 ", "avx512f", "sse4.2", "auto"}) CHECK_FALSE(arch_named(text).has_value());
+    for (const char* text : {"", "AVX2", "avx", "avx2 ", "avx512f", "sse4.2", "auto"})
+        CHECK_FALSE(arch_named(text).has_value());
     CHECK(std::string(name(ArchName::sse42)) == "sse42");
 }
 
@@ -34,5 +35,6 @@ TEST_CASE("engine/arches: scalar first, each once, the widest last, and as the k
     const auto lists = [&](ArchName arch) { return std::find(arches.begin(), arches.end(), arch) != arches.end(); };
     CHECK(lists(ArchName::sse42) == has("sse4_2"));
     CHECK(lists(ArchName::avx2) == (has("avx2") && has("fma")));
-    CHECK(lists(ArchName::avx512) == (has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl") && has("fma")));
+    CHECK(lists(ArchName::avx512) ==
+          (has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl") && has("fma")));
 }

@@ -18,7 +18,8 @@ std::string table(const char* dtype, std::size_t size) {
 }  // namespace
 
 TEST_CASE("engine/embedding_rows: rows in the order asked for, twice if asked twice, bf16 and f32; bytes are counted") {
-    for (const auto& [dtype, size, format] : {std::tuple{"BF16", std::size_t{2}, layers::Format::bf16}, {"F32", std::size_t{4}, layers::Format::f32}}) {
+    for (const auto& [dtype, size, format] :
+         {std::tuple{"BF16", std::size_t{2}, layers::Format::bf16}, {"F32", std::size_t{4}, layers::Format::f32}}) {
         const TempFolder folder;
         folder.write("model.safetensors", table(dtype, size));
         const auto index = checkpoint::ShardIndex::open(folder.path(), 1);
@@ -28,7 +29,8 @@ TEST_CASE("engine/embedding_rows: rows in the order asked for, twice if asked tw
         std::vector<std::byte> out(ids.size() * 3 * size + 1, std::byte{0x5a});
         CHECK(rows.read_rows(weight, ids.data(), ids.size(), out.data()));
         for (std::size_t i = 0; i < ids.size(); ++i)
-            for (std::size_t c = 0; c < 3; ++c) CHECK(out[(i * 3 + c) * size] == static_cast<std::byte>(16 * ids[i] + static_cast<int>(c)));
+            for (std::size_t c = 0; c < 3; ++c)
+                CHECK(out[(i * 3 + c) * size] == static_cast<std::byte>(16 * ids[i] + static_cast<int>(c)));
         CHECK(out.back() == std::byte{0x5a});
         CHECK(rows.bytes_read() == ids.size() * 3 * size);
         CHECK(rows.failure().empty());

@@ -19,7 +19,8 @@ using engine::Session;
 
 namespace {
 
-Options options_for(const std::string& dir, std::size_t chunk = 0, unsigned threads = 2, ArchName arch = engine::widest_arch()) {
+Options options_for(const std::string& dir, std::size_t chunk = 0, unsigned threads = 2,
+                    ArchName arch = engine::widest_arch()) {
     Options options;
     options.model_dir = dir;
     options.prefill_chunk = chunk;
@@ -81,7 +82,7 @@ bool in_small_space(std::uint64_t room, const std::function<bool()>& body) {
     const pid_t child = ::fork();
     if (child == 0) {
         const std::uint64_t held = io::detail::kilobytes_of("/proc/self/status", "VmSize").value_or(0);
-        struct rlimit limit{};
+        struct rlimit limit {};
         ::getrlimit(RLIMIT_AS, &limit);
         limit.rlim_cur = held + room;
         bool good = ::setrlimit(RLIMIT_AS, &limit) == 0;
@@ -150,7 +151,8 @@ TEST_CASE("engine/session: where memory is tight the chunk shrinks until the pla
     const Floats want = logits_after(golden_dir("B"), ids);
     const std::size_t positions = 400000;  // the plan's head-room, a 32nd, must cover what buffers are rounded up by
     Session session = Session::open(options_for(golden_dir("B"), 0, 1));
-    const std::uint64_t most = session.plan(positions).total(), least = Session::open(options_for(golden_dir("B"), 8, 1)).plan(positions).total();
+    const std::uint64_t most = session.plan(positions).total(),
+                        least = Session::open(options_for(golden_dir("B"), 8, 1)).plan(positions).total();
     REQUIRE(most > least + (1 << 20));
     const std::uint64_t between = (most + least) / 2;
     CHECK(in_small_space(between + between / 31, [&] {
@@ -162,7 +164,8 @@ TEST_CASE("engine/session: where memory is tight the chunk shrinks until the pla
     }));
 }
 
-TEST_CASE("engine/session: a plan that does not fit is refused with positions and bytes, and the fit it names does load") {
+TEST_CASE(
+    "engine/session: a plan that does not fit is refused with positions and bytes, and the fit it names does load") {
     if (kSanitized) return;
     const std::size_t positions = 1000000;
     CHECK(in_small_space(std::uint64_t{400} << 20, [&] {
@@ -171,9 +174,11 @@ TEST_CASE("engine/session: a plan that does not fit is refused with positions an
         const Refusal refusal = refused([&] { session.load(positions); });
         if (refusal.code != Code::plan) return false;
         const std::uint64_t fits = number_before(refusal.line, " positions fit");
-        if (!holds(refusal.line, std::to_string(positions)) || !holds(refusal.line, std::to_string(plan.total()))) return false;
+        if (!holds(refusal.line, std::to_string(positions)) || !holds(refusal.line, std::to_string(plan.total())))
+            return false;
         if (fits < 1000 || fits >= positions) return false;
-        if (session.plan(fits + fits / 50).total() <= session.plan(fits).available) return false;  // the nearest, or close to it
+        if (session.plan(fits + fits / 50).total() <= session.plan(fits).available)
+            return false;  // the nearest, or close to it
         // What is named must fit in a fresh process of the same size too; here a little was used since.
         const std::size_t close = fits - fits / 100;
         session.load(close);
@@ -200,7 +205,9 @@ TEST_CASE("engine/session: more positions than the model has are refused with bo
     CHECK(session.feed(Ids{5}).size() == 2304);
 }
 
-TEST_CASE("engine/session: ids out of range are refused by value and number; the sequence goes on as if nothing had been asked") {
+TEST_CASE(
+    "engine/session: ids out of range are refused by value and number; the sequence goes on as if nothing had been "
+    "asked") {
     const Ids good = some_ids(9, 301, 1);
     const Floats want = logits_after(golden_dir("B"), good);
     Session session = Session::open(options_for(golden_dir("B")));
@@ -261,7 +268,8 @@ TEST_CASE("engine/session: a failing step leaves the position unchanged and the 
     for (std::int32_t& id : good)
         if (id == 7) id = 8;
     const Floats want = logits_after(folder.path(), good);
-    for (const std::size_t bad_length : {std::size_t{1}, std::size_t{5}, std::size_t{8}, std::size_t{9}, std::size_t{20}}) {
+    for (const std::size_t bad_length :
+         {std::size_t{1}, std::size_t{5}, std::size_t{8}, std::size_t{9}, std::size_t{20}}) {
         Session session = Session::open(options_for(folder.path(), 64));
         session.load(60);
         session.feed(part(good, 0, 13));
@@ -340,13 +348,14 @@ TEST_CASE("engine/session: a moved session goes on; feeding nothing moves nothin
     second.feed(Ids{});
     CHECK(second.position() == 3);
     std::vector<std::size_t> tokens, layers;
-    const auto logits = second.feed(part(ids, 3, 7), [&](std::size_t done, std::size_t all, std::size_t layer, std::size_t of) {
-        CHECK(all == 7);
-        CHECK(of == 9);
-        if (layer == of) tokens.push_back(done);
-        layers.push_back(layer);
-        return true;
-    });
+    const auto logits =
+        second.feed(part(ids, 3, 7), [&](std::size_t done, std::size_t all, std::size_t layer, std::size_t of) {
+            CHECK(all == 7);
+            CHECK(of == 9);
+            if (layer == of) tokens.push_back(done);
+            layers.push_back(layer);
+            return true;
+        });
     CHECK(same_bits(logits, want));
     CHECK(tokens == std::vector<std::size_t>{0, 4});
     CHECK(layers.size() == 18);
@@ -380,7 +389,9 @@ TEST_CASE("engine/session: feeding that is stopped says so, keeps whole chunks a
         Session session = Session::open(options_for(golden_dir("B"), chunk));
         session.load(20);
         const Refusal refusal = refused([&] {
-            session.feed(part(ids, 0, 11), [&](std::size_t done, std::size_t, std::size_t layer, std::size_t) { return !(done == chunk && layer == 5); });
+            session.feed(part(ids, 0, 11), [&](std::size_t done, std::size_t, std::size_t layer, std::size_t) {
+                return !(done == chunk && layer == 5);
+            });
         });
         CHECK(refusal.code == Code::interrupted);
         CHECK(session.position() == chunk);
@@ -388,7 +399,8 @@ TEST_CASE("engine/session: feeding that is stopped says so, keeps whole chunks a
     }
 }
 
-TEST_CASE("engine/session: used in another order than planned: reset before load, load again, no threads, any least_work") {
+TEST_CASE(
+    "engine/session: used in another order than planned: reset before load, load again, no threads, any least_work") {
     const Ids ids = some_ids(12, 301, 1);
     const Floats want = logits_after(golden_dir("B"), ids);
     Session session = Session::open(options_for(golden_dir("B"), 5));
@@ -402,7 +414,8 @@ TEST_CASE("engine/session: used in another order than planned: reset before load
     CHECK(same_bits(session.feed(ids), want));
     CHECK(session.feed(some_ids(280, 301, 3)).size() == 301);
     for (const unsigned threads : {0U, 1U, 5U})
-        for (const std::size_t least_work : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{32768}, ~std::size_t{0}}) {
+        for (const std::size_t least_work :
+             {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{32768}, ~std::size_t{0}}) {
             Options options = options_for(golden_dir("B"), 7, threads);
             options.least_work = least_work;
             Session other = Session::open(options);

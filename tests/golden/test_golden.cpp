@@ -1,5 +1,5 @@
-// The golden checkpoints and the demo model, end to end: ids, argmax and logits against the independent float64 answers,
-// and one digest per case whatever the arch, the number of threads, the chunk and the path.
+// The golden checkpoints and the demo model, end to end: ids, argmax and logits against the independent float64
+// answers, and one digest per case whatever the arch, the number of threads, the chunk and the path.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -74,7 +74,8 @@ struct Setting {
     unsigned threads;
     std::size_t chunk;
     std::string text() const {
-        return std::string(engine::name(arch)) + ", threads " + std::to_string(threads) + ", chunk " + std::to_string(chunk);
+        return std::string(engine::name(arch)) + ", threads " + std::to_string(threads) + ", chunk " +
+               std::to_string(chunk);
     }
 };
 
@@ -98,7 +99,8 @@ engine::Session loaded_session(const std::string& dir, const Setting& s, std::si
     return session;
 }
 
-Generated generate(engine::Session& session, const Ids& prompt, std::size_t count, Path path, core::Digest digest = {}) {
+Generated generate(engine::Session& session, const Ids& prompt, std::size_t count, Path path,
+                   core::Digest digest = {}) {
     Generated out;
     out.digest = digest;
     session.reset();
@@ -157,7 +159,8 @@ struct Greedy {
     }
 };
 
-void report(const char* name, const Forced& forced, const Greedy& greedy, std::size_t prompt, std::size_t vocab, std::size_t count) {
+void report(const char* name, const Forced& forced, const Greedy& greedy, std::size_t prompt, std::size_t vocab,
+            std::size_t count) {
     core::Digest rows;  // the same digest from teacher forcing
     rows.add(forced.reference.data() + (prompt - 1) * vocab, count * vocab);
     REQUIRE(greedy.digest.has_value());
@@ -280,6 +283,6 @@ TEST_CASE("golden/demo: ids, margins and prompt logits of the trained model, wit
     CHECK(worst_margin <= 1e-3);
     REQUIRE(digest.has_value());
     CHECK(hex(*digest) == committed("demo"));
-    std::printf("demo: worst prompt logit difference %.3g, worst margin difference %.3g, digest %s\n", worst, worst_margin,
-                hex(*digest).c_str());
+    std::printf("demo: worst prompt logit difference %.3g, worst margin difference %.3g, digest %s\n", worst,
+                worst_margin, hex(*digest).c_str());
 }

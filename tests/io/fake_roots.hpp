@@ -9,9 +9,11 @@
 namespace k3::tests {
 
 struct FakeRoots {
-    explicit FakeRoots(const std::string& own_cgroups, std::uint64_t available_kb = 8000000) : roots{folder / "proc", folder / "cgroup"} {
+    explicit FakeRoots(const std::string& own_cgroups, std::uint64_t available_kb = 8000000)
+        : roots{folder / "proc", folder / "cgroup"} {
         put("proc/self/cgroup", own_cgroups);
-        put("proc/meminfo", "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    " + std::to_string(available_kb) + " kB\nBuffers: 5 kB\n");
+        put("proc/meminfo", "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    " +
+                                std::to_string(available_kb) + " kB\nBuffers: 5 kB\n");
         put("proc/self/status", "Name:\tk3\nVmPeak:\t 2000 kB\nVmSize:\t 1000 kB\nVmHWM:\t  777 kB\nVmRSS:\t 700 kB\n");
     }
     void put(const std::string& path, const std::string& text) const {

@@ -57,7 +57,9 @@ TEST_CASE("io/cpu_limits: a quota of 1.5 CPUs allows two threads, of 0.5 one, 'm
     CHECK(cores() == 1);
 }
 
-TEST_CASE("io/cpu_limits: v1 takes the cpu controller's path, wherever it stands in the list; -1 is no quota; cpuset is another one") {
+TEST_CASE(
+    "io/cpu_limits: v1 takes the cpu controller's path, wherever it stands in the list; -1 is no quota; cpuset is "
+    "another one") {
     const auto count = static_cast<unsigned>(own_cpus().size());
     const FakeRoots fake("4:cpuset:/small\n9:cpuacct,cpu:/x/y\n5:memory:/small\n0::/\n");
     separate_cores(fake);

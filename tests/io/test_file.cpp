@@ -58,7 +58,8 @@ TEST_CASE("io/file: a short file is an error with path, offset, both lengths and
     CHECK(holds(line, "download"));
     CHECK(code_of([&] { file.read(5, bytes_of(out)); }) == Code::read);
     CHECK(code_of([&] { file.read(std::uint64_t{1} << 40, bytes_of(out)); }) == Code::read);
-    CHECK(code_of([&] { file.read(~std::uint64_t{0} - 2, bytes_of(out)); }) == Code::read);  // no offset of a file at all
+    CHECK(code_of([&] { file.read(~std::uint64_t{0} - 2, bytes_of(out)); }) ==
+          Code::read);                        // no offset of a file at all
     CHECK(::truncate(path.c_str(), 4) == 0);  // shrinks after it was opened
     CHECK(code_of([&] { file.read(0, bytes_of(out)); }) == Code::read);
 }
@@ -90,7 +91,10 @@ TEST_CASE("io/file: one read of more than 2 GiB, at an offset beyond 4 GiB, in a
     }
     {
         std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
-        for (const auto& [at, mark] : {std::pair{std::uint64_t{0}, 'a'}, {(std::uint64_t{1} << 31) - 1, 'b'}, {std::uint64_t{0x7ffff000}, 'c'}, {kLength - 1, 'd'}}) {
+        for (const auto& [at, mark] : {std::pair{std::uint64_t{0}, 'a'},
+                                       {(std::uint64_t{1} << 31) - 1, 'b'},
+                                       {std::uint64_t{0x7ffff000}, 'c'},
+                                       {kLength - 1, 'd'}}) {
             out.seekp(static_cast<std::streamoff>(kOffset + at));
             out.put(mark);
         }

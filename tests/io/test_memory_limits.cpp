@@ -36,7 +36,8 @@ TEST_CASE("io/memory_limits: cgroup v2, nested: the least room along the chain c
     MemoryLimit limit = memory_limit(fake.roots);
     CHECK(limit.bytes == 700 * kMB);
     CHECK(holds(limit.source, "user.slice/a"));
-    fake.put("cgroup/user.slice/memory.current", n(1900 * kMB));  // now the outer one: its limit is larger, its room is less
+    fake.put("cgroup/user.slice/memory.current",
+             n(1900 * kMB));  // now the outer one: its limit is larger, its room is less
     limit = memory_limit(fake.roots);
     CHECK(limit.bytes == 100 * kMB);
     fake.put("cgroup/user.slice/a/b/memory.max", n(50 * kMB));  // and the innermost
@@ -48,9 +49,12 @@ TEST_CASE("io/memory_limits: cgroup v2 page cache can be given back and is subtr
     fake.put("cgroup/a/memory.max", n(1000 * kMB));
     fake.put("cgroup/a/memory.current", n(800 * kMB));
     CHECK(memory_limit(fake.roots).bytes == 200 * kMB);
-    fake.put("cgroup/a/memory.stat", "anon 100000000\nfile 650000000\nkernel_stack 1000\ninactive_file 400000000\nactive_file 200000000\nunevictable 0\n");
+    fake.put("cgroup/a/memory.stat",
+             "anon 100000000\nfile 650000000\nkernel_stack 1000\ninactive_file 400000000\nactive_file "
+             "200000000\nunevictable 0\n");
     CHECK(memory_limit(fake.roots).bytes == 800 * kMB);
-    fake.put("cgroup/a/memory.current", n(500 * kMB));  // counters are not read at one instant: never more than the limit
+    fake.put("cgroup/a/memory.current",
+             n(500 * kMB));  // counters are not read at one instant: never more than the limit
     CHECK(memory_limit(fake.roots).bytes == 1000 * kMB);
     fake.put("cgroup/a/memory.current", n(5000 * kMB));  // over the limit: no room
     CHECK(memory_limit(fake.roots).bytes == 0);
@@ -62,7 +66,8 @@ TEST_CASE("io/memory_limits: cgroup v1, nested, beside other controllers; its wa
     fake.put("cgroup/memory/x/y/memory.usage_in_bytes", n(10 * kMB));
     fake.put("cgroup/memory/x/memory.limit_in_bytes", n(600 * kMB));
     fake.put("cgroup/memory/x/memory.usage_in_bytes", n(500 * kMB));
-    fake.put("cgroup/memory/x/memory.stat", "cache 1\ninactive_file 7\nactive_file 9\ntotal_inactive_file 200000000\ntotal_active_file 50000000\n");
+    fake.put("cgroup/memory/x/memory.stat",
+             "cache 1\ninactive_file 7\nactive_file 9\ntotal_inactive_file 200000000\ntotal_active_file 50000000\n");
     fake.put("cgroup/memory/tight/memory.limit_in_bytes", n(1));  // another controller's path: not ours
     const MemoryLimit limit = memory_limit(fake.roots);
     CHECK(limit.bytes == 350 * kMB);
@@ -95,7 +100,7 @@ TEST_CASE("io/memory_limits: lines that are not those of a cgroup are passed ove
 
 TEST_CASE("io/memory_limits: an address-space limit leaves what is not mapped yet") {
     const FakeRoots fake("");
-    struct rlimit before{};
+    struct rlimit before {};
     REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
     // In a child: the limit would stay with this process.
     const pid_t child = ::fork();

@@ -23,14 +23,17 @@ std::string pattern(std::size_t n, unsigned seed) {
 constexpr std::size_t kBig = (std::size_t{20} << 20) + 77;  // three pieces of 8 MiB
 }  // namespace
 
-TEST_CASE("io/parallel_read: every byte of every job arrives, whatever the threads; progress rises on this thread and ends at the total") {
+TEST_CASE(
+    "io/parallel_read: every byte of every job arrives, whatever the threads; progress rises on this thread and ends "
+    "at the total") {
     const TempFolder folder;
     const std::string a = pattern(kBig, 1), b = pattern(5000, 2);
     const File fa = File::open(folder.write("a", a)), fb = File::open(folder.write("b", b));
     for (const unsigned threads : {0U, 1U, 2U, 3U, 9U}) {
         std::string whole(kBig, '-'), middle(100, '-'), tail(4000, '-'), none;
         const auto bytes = [](std::string& s) { return std::as_writable_bytes(std::span(s.data(), s.size())); };
-        const std::vector<ReadJob> jobs{{&fb, 1000, bytes(tail)}, {&fa, 0, bytes(whole)}, {&fb, 7, bytes(none)}, {&fa, 12345, bytes(middle)}};
+        const std::vector<ReadJob> jobs{
+            {&fb, 1000, bytes(tail)}, {&fa, 0, bytes(whole)}, {&fb, 7, bytes(none)}, {&fa, 12345, bytes(middle)}};
         const std::uint64_t total = kBig + 100 + 4000;
         std::uint64_t last = 0;
         bool sound = true;
@@ -51,7 +54,8 @@ TEST_CASE("io/parallel_read: every byte of every job arrives, whatever the threa
     CHECK(calls == 1);
 }
 
-TEST_CASE("io/parallel_read: a failed read comes out as its Error whichever thread met it, after all threads have stopped") {
+TEST_CASE(
+    "io/parallel_read: a failed read comes out as its Error whichever thread met it, after all threads have stopped") {
     const TempFolder folder;
     const std::string a = pattern(kBig, 1);
     const File fa = File::open(folder.write("a", a)), fb = File::open(folder.write("short", "abc"));
@@ -60,7 +64,8 @@ TEST_CASE("io/parallel_read: a failed read comes out as its Error whichever thre
             std::vector<std::string> outs(6, std::string(std::size_t{3} << 20, '-'));
             std::vector<ReadJob> jobs;
             for (std::size_t i = 0; i < outs.size(); ++i)
-                jobs.push_back({i == bad_at ? &fb : &fa, i, std::as_writable_bytes(std::span(outs[i].data(), outs[i].size()))});
+                jobs.push_back(
+                    {i == bad_at ? &fb : &fa, i, std::as_writable_bytes(std::span(outs[i].data(), outs[i].size()))});
             const std::string line = refusal([&] { parallel_read(jobs, threads); });
             CHECK(holds(line, folder / "short"));
             CHECK(holds(line, "ended early"));
@@ -78,7 +83,8 @@ TEST_CASE("io/parallel_read: a progress callback that throws ends the reading wi
         if (child == 0) {
             std::signal(SIGABRT, SIG_DFL);  // doctest's handler would report for the child
             try {
-                parallel_read(jobs, threads, [](std::uint64_t, std::uint64_t) { throw Error(Code::interrupted, "stopped", ""); });
+                parallel_read(jobs, threads,
+                              [](std::uint64_t, std::uint64_t) { throw Error(Code::interrupted, "stopped", ""); });
             } catch (const Error& error) {
                 ::_exit(error.code() == Code::interrupted ? 0 : 1);
             }

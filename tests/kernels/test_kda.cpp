@@ -17,7 +17,7 @@ Floats plain_conv(In u, const Floats& w, std::size_t taps, const Floats& history
             y[t * u.cols + c] = twin::short_conv(
                 taps,
                 [&](std::size_t back) {
-                    return back <= t ? u.row(t - back)[c] : history[(taps - 1 + t - back) * u.cols + c];
+                return back <= t ? u.row(t - back)[c] : history[(taps - 1 + t - back) * u.cols + c];
                 },
                 [&](std::size_t j) { return w[j * u.cols + c]; });
     return y;

@@ -65,7 +65,8 @@ class Rng {
 };
 
 inline Mat mat(const float* data, std::size_t rows, std::size_t cols) {
-    return Eigen::Map<const Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>(data, static_cast<Index>(rows), static_cast<Index>(cols))
+    return Eigen::Map<const Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>(data, static_cast<Index>(rows),
+                                                                           static_cast<Index>(cols))
         .cast<double>();
 }
 inline Mat mat(const Floats& data, std::size_t rows, std::size_t cols) { return mat(data.data(), rows, cols); }
@@ -99,8 +100,8 @@ class Weights {
         const auto& s = bytes_.emplace_back(std::move(scales));
         return {{Format::mxfp4, rows, cols, p.data(), s.data(), 0},
                 oracle::Weight::mxfp4({reinterpret_cast<const std::uint8_t*>(p.data()), p.size()},
-                                      {reinterpret_cast<const std::uint8_t*>(s.data()), s.size()}, static_cast<Index>(rows),
-                                      static_cast<Index>(cols))};
+                                      {reinterpret_cast<const std::uint8_t*>(s.data()), s.size()},
+                                      static_cast<Index>(rows), static_cast<Index>(cols))};
     }
     /// f32, or bf16 by truncation.
     Pair from(Format format, std::size_t rows, std::size_t cols, const Floats& values) {
@@ -108,12 +109,15 @@ class Weights {
         for (std::size_t i = 0; i < values.size(); ++i) {
             const auto bits = std::bit_cast<std::uint32_t>(values[i]);
             const auto half = static_cast<std::uint16_t>(bits >> 16);
-            if (format == Format::f32) std::memcpy(raw.data() + 4 * i, &bits, 4);
-            else std::memcpy(raw.data() + 2 * i, &half, 2);
+            if (format == Format::f32)
+                std::memcpy(raw.data() + 4 * i, &bits, 4);
+            else
+                std::memcpy(raw.data() + 2 * i, &half, 2);
         }
         const auto r = static_cast<Index>(rows), c = static_cast<Index>(cols);
         if (format == Format::f32)
-            return {{format, rows, cols, raw.data(), nullptr, 0}, oracle::Weight::f32({reinterpret_cast<const float*>(raw.data()), values.size()}, r, c)};
+            return {{format, rows, cols, raw.data(), nullptr, 0},
+                    oracle::Weight::f32({reinterpret_cast<const float*>(raw.data()), values.size()}, r, c)};
         return {{format, rows, cols, raw.data(), nullptr, 0},
                 oracle::Weight::bf16({reinterpret_cast<const std::uint16_t*>(raw.data()), values.size()}, r, c)};
     }
@@ -135,7 +139,8 @@ class Weights {
 /// Threads and generous scratch, and an arena of exactly the bytes asked for with a guard behind it.
 class Bench {
   public:
-    explicit Bench(unsigned threads, std::size_t arena_bytes = 0) : local_(threads * kLocal), shared_(kShared), arena_bytes_(arena_bytes), arena_(arena_bytes + kGuard) {
+    explicit Bench(unsigned threads, std::size_t arena_bytes = 0)
+        : local_(threads * kLocal), shared_(kShared), arena_bytes_(arena_bytes), arena_(arena_bytes + kGuard) {
         exec = {threads, local_.data(), kLocal, shared_.data(), kShared, 0};  // 0: splits even tiny work
         std::memset(arena_.data() + arena_bytes, 0x5a, kGuard);
     }

@@ -27,14 +27,8 @@ struct LayerTable {
 
 template <simd::Arch A>
 constexpr LayerTable layer_table() noexcept {
-    return {A::name,
-            &layers::linear<A>,
-            &layers::mlp<A>,
-            &layers::moe<A>,
-            &layers::kda<A>,
-            &layers::kda_commit<A>,
-            &layers::mla<A>,
-            &layers::expert_mlp<A>};
+    return {A::name,         &layers::linear<A>,     &layers::mlp<A>, &layers::moe<A>,
+            &layers::kda<A>, &layers::kda_commit<A>, &layers::mla<A>, &layers::expert_mlp<A>};
 }
 
 extern const LayerTable layers_scalar;

@@ -25,8 +25,11 @@ Fixture random_fixture(Weights& made, Format format, bool select_out) {
     f.hidden = hidden;
     const auto pair = [&](std::size_t r, std::size_t c) { return made.make(format, r, c); };
     const Pair q = pair(width, hidden), k = pair(width, hidden), v = pair(width, hidden), g = pair(width, hidden),
-               o = select_out ? made.pick(hidden, width, 0) : pair(hidden, width), f_a = pair(rank, hidden), f_b = pair(width, rank), b = pair(heads, hidden);
-    Floats a_log(dim, std::numeric_limits<float>::quiet_NaN());  // trap 1: stored per channel, one value a head, the rest padding
+               o = select_out ? made.pick(hidden, width, 0) : pair(hidden, width), f_a = pair(rank, hidden),
+               f_b = pair(width, rank), b = pair(heads, hidden);
+    Floats a_log(
+        dim,
+        std::numeric_limits<float>::quiet_NaN());  // trap 1: stored per channel, one value a head, the rest padding
     for (std::size_t h = 0; h < heads; ++h) a_log[h] = -0.8F + 0.7F * static_cast<float>(h);
     const Floats dt = made.rng.normals(width, 0.7), norm = made.rng.normals(dim, 0.5);
     Mat conv64[3];
@@ -38,14 +41,31 @@ Fixture random_fixture(Weights& made, Format format, bool select_out) {
     f.w.q = q.weight, f.w.k = k.weight, f.w.v = v.weight, f.w.g = g.weight, f.w.o = o.weight;
     f.w.f_a = f_a.weight, f.w.f_b = f_b.weight, f.w.b = b.weight;
     f.w.a_log = made.vector(a_log), f.w.dt_bias = made.vector(dt), f.w.o_norm = made.vector(norm);
-    f.f64 = {static_cast<Index>(heads), static_cast<Index>(dim), -5, 1e-5, q.f64, k.f64, v.f64, g.f64, o.f64, f_a.f64, f_b.f64, b.f64,
-             conv64[0], conv64[1], conv64[2], vec(a_log).head(static_cast<Index>(heads)), vec(dt), vec(norm)};
+    f.f64 = {static_cast<Index>(heads),
+             static_cast<Index>(dim),
+             -5,
+             1e-5,
+             q.f64,
+             k.f64,
+             v.f64,
+             g.f64,
+             o.f64,
+             f_a.f64,
+             f_b.f64,
+             b.f64,
+             conv64[0],
+             conv64[1],
+             conv64[2],
+             vec(a_log).head(static_cast<Index>(heads)),
+             vec(dt),
+             vec(norm)};
     return f;
 }
 
 /// A sequence's state in one layer, and the log of its last step.
 struct State {
-    explicit State(const Fixture& f) : s(f.shape), recurrent(s.heads * s.dim * s.dim), conv(3, Floats((s.taps - 1) * s.width())) {}
+    explicit State(const Fixture& f)
+        : s(f.shape), recurrent(s.heads * s.dim * s.dim), conv(3, Floats((s.taps - 1) * s.width())) {}
     layers::SegmentRows rows(std::size_t first, std::size_t tokens, bool logged) {
         layers::SegmentRows r{};
         r.first = first;
@@ -69,16 +89,19 @@ struct State {
     Floats k, v, alpha, beta, in[3];
 };
 
-Floats step(const LayerTable* table, const Fixture& f, const layers::KdaWeights& w, State& state, const Floats& x, bool logged = false, unsigned threads = 2) {
+Floats step(const LayerTable* table, const Fixture& f, const layers::KdaWeights& w, State& state, const Floats& x,
+            bool logged = false, unsigned threads = 2) {
     const std::size_t tokens = x.size() / f.hidden;
     const Bench bench(threads, layers::kda_bytes(f.shape, w.f_a.rows, tokens));
     Floats y(tokens * w.o.rows, -9.0F);
     const layers::SegmentRows rows = state.rows(0, tokens, logged);
-    REQUIRE_FALSE(table->kda({bench.exec, nullptr, nullptr}, f.shape, w, {x.data(), tokens, f.hidden}, &rows, 1, {y.data(), tokens, w.o.rows}, bench.arena()));
+    REQUIRE_FALSE(table->kda({bench.exec, nullptr, nullptr}, f.shape, w, {x.data(), tokens, f.hidden}, &rows, 1,
+                             {y.data(), tokens, w.o.rows}, bench.arena()));
     CHECK(bench.guard_is_clean());
     return y;
 }
-Floats step(const LayerTable* table, const Fixture& f, State& state, const Floats& x, bool logged = false, unsigned threads = 2) {
+Floats step(const LayerTable* table, const Fixture& f, State& state, const Floats& x, bool logged = false,
+            unsigned threads = 2) {
     return step(table, f, f.w, state, x, logged, threads);
 }
 
@@ -109,9 +132,15 @@ struct Direct {
     Direct(const Direct&) = delete;
     Direct& operator=(const Direct&) = delete;
     enum Input : std::size_t { q, k, v, g };
-    float& at(Floats& x, Input what, std::size_t i, std::size_t token = 0) const { return x[token * f.hidden + what * f.width() + i]; }
-    float& beta(Floats& x, std::size_t head, std::size_t token = 0) const { return x[token * f.hidden + 4 * f.width() + head]; }
-    float& z(Floats& x, std::size_t i, std::size_t token = 0) const { return x[token * f.hidden + 4 * f.width() + f.shape.heads + i]; }
+    float& at(Floats& x, Input what, std::size_t i, std::size_t token = 0) const {
+        return x[token * f.hidden + what * f.width() + i];
+    }
+    float& beta(Floats& x, std::size_t head, std::size_t token = 0) const {
+        return x[token * f.hidden + 4 * f.width() + head];
+    }
+    float& z(Floats& x, std::size_t i, std::size_t token = 0) const {
+        return x[token * f.hidden + 4 * f.width() + f.shape.heads + i];
+    }
     Floats zeros(std::size_t tokens) const { return Floats(tokens * f.hidden, 0.0F); }
     Fixture f;
     Floats a_log, dt, norm;
@@ -146,7 +175,8 @@ TEST_CASE("layers/kda: every stage within its budget on random shapes, from the 
             stages.v = oracle::exact(log(state.v));
             stages.alpha = oracle::exact(log(state.alpha));
             stages.beta = oracle::exact(mat(state.beta, tokens, select.shape.heads));
-            const Bounded gated = oracle::kda_gate(xx, oracle::kda_mix(stages, select.f64, oracle::KdaForm::sequential), select.f64);
+            const Bounded gated =
+                oracle::kda_gate(xx, oracle::kda_mix(stages, select.f64, oracle::KdaForm::sequential), select.f64);
             const Mat got = mat(y, tokens, select.hidden).leftCols(static_cast<Index>(width));
             CHECK(ratios.add("gated", got, gated) <= 1.0);
             CHECK(oracle::relative_max(got, gated.value) <= 1e-5);
@@ -187,7 +217,8 @@ TEST_CASE("layers/kda: golden weights within the layer's budget and within 1e-5 
     }
 }
 
-TEST_CASE("layers/kda: traps 8 and 9, chunks of 1, 2, 3, 7 or all tokens, threads and arches give the same bits and state") {
+TEST_CASE(
+    "layers/kda: traps 8 and 9, chunks of 1, 2, 3, 7 or all tokens, threads and arches give the same bits and state") {
     Weights made(3);
     const Fixture f = random_fixture(made, Format::bf16, false);
     const std::size_t tokens = 21;
@@ -199,7 +230,8 @@ TEST_CASE("layers/kda: traps 8 and 9, chunks of 1, 2, 3, 7 or all tokens, thread
                 State state(f);
                 Floats y;
                 for (std::size_t t = 0; t < tokens; t += chunk) {
-                    const Floats piece = step(table, f, state, part(x, t * f.hidden, std::min(chunk, tokens - t) * f.hidden), false, threads);
+                    const Floats piece = step(
+                        table, f, state, part(x, t * f.hidden, std::min(chunk, tokens - t) * f.hidden), false, threads);
                     y.insert(y.end(), piece.begin(), piece.end());
                 }
                 if (want.empty()) want = y, want_state = state.all();
@@ -222,8 +254,13 @@ TEST_CASE("layers/kda: a logged step leaves the state alone; committing m of n t
             CHECK(same_bits(step(table, f, logged, x, true), want));
             CHECK(same_bits(logged.all(), start.all()));
             const Bench bench(3);
-            const layers::KdaState s{logged.recurrent.data(), {logged.conv[0].data(), logged.conv[1].data(), logged.conv[2].data()}};
-            const layers::KdaLog log{logged.k.data(), logged.v.data(), logged.alpha.data(), logged.beta.data(), {logged.in[0].data(), logged.in[1].data(), logged.in[2].data()}};
+            const layers::KdaState s{logged.recurrent.data(),
+                                     {logged.conv[0].data(), logged.conv[1].data(), logged.conv[2].data()}};
+            const layers::KdaLog log{logged.k.data(),
+                                     logged.v.data(),
+                                     logged.alpha.data(),
+                                     logged.beta.data(),
+                                     {logged.in[0].data(), logged.in[1].data(), logged.in[2].data()}};
             table->kda_commit(bench.exec, f.shape, s, log, m);
             if (m != 0) step(table, f, fed, part(x, 0, m * f.hidden));
             CHECK(same_bits(logged.all(), fed.all()));
@@ -242,10 +279,12 @@ TEST_CASE("layers/kda: segments do not see each other, whatever their order, and
             State ta(f), tb(f);
             Floats x = swapped ? b : a;
             x.insert(x.end(), swapped ? a.begin() : b.begin(), swapped ? a.end() : b.end());
-            const layers::SegmentRows rows[2] = {swapped ? tb.rows(0, 1, false) : ta.rows(0, 6, false), swapped ? ta.rows(1, 6, false) : tb.rows(6, 1, false)};
+            const layers::SegmentRows rows[2] = {swapped ? tb.rows(0, 1, false) : ta.rows(0, 6, false),
+                                                 swapped ? ta.rows(1, 6, false) : tb.rows(6, 1, false)};
             const Bench bench(2, layers::kda_bytes(f.shape, f.w.f_a.rows, 7));
             Floats y(7 * f.hidden);
-            REQUIRE_FALSE(table->kda({bench.exec, nullptr, nullptr}, f.shape, f.w, {x.data(), 7, f.hidden}, rows, 2, {y.data(), 7, f.hidden}, bench.arena()));
+            REQUIRE_FALSE(table->kda({bench.exec, nullptr, nullptr}, f.shape, f.w, {x.data(), 7, f.hidden}, rows, 2,
+                                     {y.data(), 7, f.hidden}, bench.arena()));
             CHECK(same_bits(part(y, (swapped ? 1 : 0) * f.hidden, 6 * f.hidden), ya));
             CHECK(same_bits(part(y, (swapped ? 0 : 6) * f.hidden, f.hidden), yb));
             CHECK(same_bits(ta.all(), sa.all()));
@@ -271,7 +310,9 @@ TEST_CASE("layers/kda: streamed in panels of 1, 3 or all rows: the same bits; ev
                 const Bench bench(2, layers::kda_bytes(f.shape, w.f_a.rows, 3));
                 Floats y(3 * f.hidden);
                 const layers::SegmentRows r = state.rows(0, 3, false);
-                const core::Fault fault = table->kda({bench.exec, &source, nullptr}, f.shape, w, {x.data(), 3, f.hidden}, &r, 1, {y.data(), 3, f.hidden}, bench.arena());
+                const core::Fault fault =
+                    table->kda({bench.exec, &source, nullptr}, f.shape, w, {x.data(), 3, f.hidden}, &r, 1,
+                               {y.data(), 3, f.hidden}, bench.arena());
                 CHECK(source.outstanding == 0);
                 CHECK(source.mistakes == 0);
                 CHECK(source.most_outstanding <= 1);
@@ -307,7 +348,9 @@ TEST_CASE("layers/kda: trap 1, A_log per channel: it is one value a head, its pa
     }
 }
 
-TEST_CASE("layers/kda: trap 2, softplus decay or a clamped sigmoid: log alpha lies in (-5, 0), falls strictly, is -2.5 at 0") {
+TEST_CASE(
+    "layers/kda: trap 2, softplus decay or a clamped sigmoid: log alpha lies in (-5, 0), falls strictly, is -2.5 at "
+    "0") {
     Weights made(12);
     const Direct fix(made, 1, 81);
     Floats x = fix.zeros(1);
@@ -338,7 +381,8 @@ TEST_CASE("layers/kda: trap 3, dt_bias outside the head's scale: it is added bef
         step(table, fix.f, state, x, true);
         for (std::size_t i = 0; i < 10; ++i) {
             const double scale = std::exp(d(fix.a_log[i / 5])), z = d(fix.z(x, i)), dt = d(fix.dt[i]);
-            const double right = std::exp(-5 * sigmoid(scale * (z + dt))), wrong = std::exp(-5 * sigmoid(scale * z + dt));
+            const double right = std::exp(-5 * sigmoid(scale * (z + dt))),
+                         wrong = std::exp(-5 * sigmoid(scale * z + dt));
             CHECK(std::fabs(d(state.alpha[i]) - right) <= 2e-6 * right);
             if (std::fabs(dt) > 0.05) CHECK(std::fabs(wrong - right) > 1e-3 * right);
         }
@@ -363,9 +407,11 @@ TEST_CASE("layers/kda: trap 4, mean square for the sum, a wrong eps form, or v n
                 for (std::size_t i = 0; i < 16; ++i) {
                     in += std::pow(silu(d(fix.at(x, Direct::k, h * 16 + i, t))), 2);
                     out += std::pow(d(state.k[t * 32 + h * 16 + i]), 2);
-                    CHECK(d(state.v[t * 32 + h * 16 + i]) == doctest::Approx(silu(d(fix.at(x, Direct::v, h * 16 + i, t)))).epsilon(1e-6));
+                    CHECK(d(state.v[t * 32 + h * 16 + i]) ==
+                          doctest::Approx(silu(d(fix.at(x, Direct::v, h * 16 + i, t)))).epsilon(1e-6));
                 }
-                CHECK(std::sqrt(out) == doctest::Approx(std::sqrt(in / (in + 1e-6))).epsilon(1e-6));  // unit norm; far from it for tiny inputs
+                CHECK(std::sqrt(out) == doctest::Approx(std::sqrt(in / (in + 1e-6)))
+                                            .epsilon(1e-6));  // unit norm; far from it for tiny inputs
             }
     }
 }
@@ -399,7 +445,8 @@ TEST_CASE("layers/kda: trap 5, q scale omitted, doubled or on k: one step from S
     }
 }
 
-TEST_CASE("layers/kda: trap 6, the state read before its decay, the output before the update, or decay along the values") {
+TEST_CASE(
+    "layers/kda: trap 6, the state read before its decay, the output before the update, or decay along the values") {
     Weights made(16);
     const Direct fix(made, 1, 12, 1e8);
     const std::size_t n = 12, tokens = 3;
@@ -420,7 +467,8 @@ TEST_CASE("layers/kda: trap 6, the state read before its decay, the output befor
             std::vector<double> q(n), k(n), v(n), a(n), u(n, 0.0);
             double qq = 1e-6, kk = 1e-6;
             for (std::size_t i = 0; i < n; ++i) {
-                q[i] = silu(d(fix.at(x, Direct::q, i, t))), k[i] = silu(d(fix.at(x, Direct::k, i, t))), v[i] = silu(d(fix.at(x, Direct::v, i, t)));
+                q[i] = silu(d(fix.at(x, Direct::q, i, t))), k[i] = silu(d(fix.at(x, Direct::k, i, t))),
+                v[i] = silu(d(fix.at(x, Direct::v, i, t)));
                 qq += q[i] * q[i], kk += k[i] * k[i];
                 a[i] = std::exp(-5 * sigmoid(d(fix.z(x, i, t))));
             }
@@ -436,7 +484,8 @@ TEST_CASE("layers/kda: trap 6, the state read before its decay, the output befor
             const auto& shown = variant == stale_output ? decayed : s;
             for (std::size_t j = 0; j < n; ++j) {
                 double o = 0;
-                for (std::size_t i = 0; i < n; ++i) o += q[i] / std::sqrt(qq) / std::sqrt(static_cast<double>(n)) * shown[i * n + j];
+                for (std::size_t i = 0; i < n; ++i)
+                    o += q[i] / std::sqrt(qq) / std::sqrt(static_cast<double>(n)) * shown[i * n + j];
                 out.push_back(o * 1e-4 * 0.5);
             }
         }
@@ -444,7 +493,8 @@ TEST_CASE("layers/kda: trap 6, the state read before its decay, the output befor
     };
     const auto distance = [&](const Floats& y, const std::vector<double>& want) {
         double worst = 0, largest = 0;
-        for (std::size_t i = 0; i < y.size(); ++i) worst = std::max(worst, std::fabs(d(y[i]) - want[i])), largest = std::max(largest, std::fabs(want[i]));
+        for (std::size_t i = 0; i < y.size(); ++i)
+            worst = std::max(worst, std::fabs(d(y[i]) - want[i])), largest = std::max(largest, std::fabs(want[i]));
         return worst / largest;
     };
     for (const LayerTable* table : tables()) {
@@ -460,7 +510,9 @@ TEST_CASE("layers/kda: trap 7, an early exit at beta = 0 after part of the decay
     Weights made(17);
     const Direct fix(made, 2, 9);
     Floats x = fix.zeros(1);
-    for (std::size_t i = 0; i < 18; ++i) fix.at(x, Direct::k, i) = made.rng.normal(), fix.at(x, Direct::v, i) = made.rng.normal(), fix.z(x, i) = made.rng.normal();
+    for (std::size_t i = 0; i < 18; ++i)
+        fix.at(x, Direct::k, i) = made.rng.normal(), fix.at(x, Direct::v, i) = made.rng.normal(),
+                             fix.z(x, i) = made.rng.normal();
     fix.beta(x, 0) = -200, fix.beta(x, 1) = -200;  // sigmoid rounds to +0
     for (const LayerTable* table : tables()) {
         State state(fix.f);
@@ -479,7 +531,8 @@ TEST_CASE("layers/kda: trap 7, an early exit at beta = 0 after part of the decay
     }
 }
 
-TEST_CASE("layers/kda: trap 8, taps reversed, SiLU missing or only on q and k: an impulse meets the taps newest first") {
+TEST_CASE(
+    "layers/kda: trap 8, taps reversed, SiLU missing or only on q and k: an impulse meets the taps newest first") {
     Weights made(18);
     Direct fix(made, 1, 7);
     const Floats taps{0.1F, -0.4F, 0.9F, 1.6F};  // oldest first
@@ -498,7 +551,8 @@ TEST_CASE("layers/kda: trap 8, taps reversed, SiLU missing or only on q and k: a
     }
 }
 
-TEST_CASE("layers/kda: conv history before the start is +0 and its taps are applied (a NaN tap shows from the first token)") {
+TEST_CASE(
+    "layers/kda: conv history before the start is +0 and its taps are applied (a NaN tap shows from the first token)") {
     Weights made(19);
     Direct fix(made, 1, 7);
     for (std::size_t j = 0; j < 4; ++j) {
@@ -529,15 +583,20 @@ TEST_CASE("layers/kda: trap 10, the gate before the norm; trap 12, SiLU for the 
     for (const LayerTable* table : tables()) {
         State state(fix.f);
         const Floats y = step(table, fix.f, state, x);
-        for (std::size_t i = 0; i < 8; ++i) CHECK(d(y[i]) == doctest::Approx(sigmoid(-10 + 3 * static_cast<double>(i))).epsilon(1e-5));  // all o equal: norm is 1
+        for (std::size_t i = 0; i < 8; ++i)
+            CHECK(d(y[i]) ==
+                  doctest::Approx(sigmoid(-10 + 3 * static_cast<double>(i))).epsilon(1e-5));  // all o equal: norm is 1
     }
 }
 
-TEST_CASE("layers/kda: trap 11, the output norm over all channels: one head times 1000 leaves the other heads' bits alone") {
+TEST_CASE(
+    "layers/kda: trap 11, the output norm over all channels: one head times 1000 leaves the other heads' bits alone") {
     Weights made(21);
     const Direct fix(made, 3, 8);
     Floats x = fix.zeros(1);
-    for (std::size_t i = 0; i < 24; ++i) fix.at(x, Direct::q, i) = 1 + made.rng.normal(0.3), fix.at(x, Direct::k, i) = 1, fix.at(x, Direct::v, i) = made.rng.normal();
+    for (std::size_t i = 0; i < 24; ++i)
+        fix.at(x, Direct::q, i) = 1 + made.rng.normal(0.3), fix.at(x, Direct::k, i) = 1,
+                             fix.at(x, Direct::v, i) = made.rng.normal();
     Floats loud = x;
     for (std::size_t i = 8; i < 16; ++i) fix.at(loud, Direct::v, i) *= 1000;
     for (const LayerTable* table : tables()) {

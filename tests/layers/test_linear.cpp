@@ -7,7 +7,9 @@ using namespace k3;
 using namespace k3::tests;
 using core::FaultCode;
 
-TEST_CASE("layers/linear: every format within the dot's rounding budget, odd sizes, one digest of bits over arches, threads, tokens") {
+TEST_CASE(
+    "layers/linear: every format within the dot's rounding budget, odd sizes, one digest of bits over arches, threads, "
+    "tokens") {
     Ratios ratios("layers/linear");
     Weights made(1);
     for (const Format format : {Format::bf16, Format::f32, Format::mxfp4})
@@ -24,7 +26,8 @@ TEST_CASE("layers/linear: every format within the dot's rounding budget, odd siz
                         Floats y(tokens * r, -9.0F);
                         for (std::size_t t = 0; t < tokens; t += step) {
                             const std::size_t n = std::min(step, tokens - t);
-                            REQUIRE_FALSE(table->linear({bench.exec, nullptr, nullptr}, w.weight, {x.data() + t * c, n, c}, {y.data() + t * r, n, r}));
+                            REQUIRE_FALSE(table->linear({bench.exec, nullptr, nullptr}, w.weight,
+                                                        {x.data() + t * c, n, c}, {y.data() + t * r, n, r}));
                         }
                         if (first.empty()) {
                             CHECK(ratios.add("y", mat(y, tokens, r), want) <= 1.0);
@@ -44,13 +47,15 @@ TEST_CASE("layers/linear: panels of 1, 3 or all rows from poisoned copies give t
         for (const LayerTable* table : tables()) {
             const Bench bench(2);
             Floats want(tokens * rows), y(tokens * rows);
-            REQUIRE_FALSE(table->linear({bench.exec, nullptr, nullptr}, w.weight, {x.data(), tokens, cols}, {want.data(), tokens, rows}));
+            REQUIRE_FALSE(table->linear({bench.exec, nullptr, nullptr}, w.weight, {x.data(), tokens, cols},
+                                        {want.data(), tokens, rows}));
             for (const std::size_t panel : {std::size_t{1}, std::size_t{3}, PanelSource::kAll}) {
                 PanelSource source(panel);
                 layers::Weight streamed = w.weight;
                 source.take(streamed);
                 std::fill(y.begin(), y.end(), -9.0F);
-                REQUIRE_FALSE(table->linear({bench.exec, &source, nullptr}, streamed, {x.data(), tokens, cols}, {y.data(), tokens, rows}));
+                REQUIRE_FALSE(table->linear({bench.exec, &source, nullptr}, streamed, {x.data(), tokens, cols},
+                                            {y.data(), tokens, rows}));
                 CHECK(same_bits(y, want));
                 CHECK(source.acquired == (panel == PanelSource::kAll ? 1 : (rows + panel - 1) / panel));
                 CHECK(source.outstanding == 0);
@@ -59,13 +64,17 @@ TEST_CASE("layers/linear: panels of 1, 3 or all rows from poisoned copies give t
                 PanelSource broken(panel, source.acquired - 1);  // the last panel fails
                 layers::Weight lost = w.weight;
                 broken.take(lost);
-                const core::Fault fault = table->linear({bench.exec, &broken, nullptr}, lost, {x.data(), tokens, cols}, {y.data(), tokens, rows});
+                const core::Fault fault = table->linear({bench.exec, &broken, nullptr}, lost, {x.data(), tokens, cols},
+                                                        {y.data(), tokens, rows});
                 CHECK(fault.code == FaultCode::weight_failed);
                 CHECK(broken.outstanding == 0);
             }
             layers::Weight nowhere = w.weight;
             nowhere.data = nullptr;
-            CHECK(table->linear({bench.exec, nullptr, nullptr}, nowhere, {x.data(), tokens, cols}, {y.data(), tokens, rows}).code == FaultCode::weight_failed);
+            CHECK(table
+                      ->linear({bench.exec, nullptr, nullptr}, nowhere, {x.data(), tokens, cols},
+                               {y.data(), tokens, rows})
+                      .code == FaultCode::weight_failed);
         }
     }
 }
@@ -76,7 +85,8 @@ Floats columns_of(const LayerTable* table, const layers::Weight& w) {
     const Bench bench(1);
     Floats x(w.cols * w.cols, 0.0F), y(w.cols * w.rows);
     for (std::size_t c = 0; c < w.cols; ++c) x[c * w.cols + c] = 1;
-    REQUIRE_FALSE(table->linear({bench.exec, nullptr, nullptr}, w, {x.data(), w.cols, w.cols}, {y.data(), w.cols, w.rows}));
+    REQUIRE_FALSE(
+        table->linear({bench.exec, nullptr, nullptr}, w, {x.data(), w.cols, w.cols}, {y.data(), w.cols, w.rows}));
     return y;  // [cols][rows]
 }
 std::vector<std::byte> bytes_of(std::initializer_list<unsigned> values) {
@@ -96,7 +106,9 @@ TEST_CASE("layers/linear: trap 44, the low nibble is the even column; trap 47, c
     }
 }
 
-TEST_CASE("layers/linear: trap 45, scale 255 contributes nothing yet meets Inf and NaN; 0 is 2^-127; 254 does not overflow in f32") {
+TEST_CASE(
+    "layers/linear: trap 45, scale 255 contributes nothing yet meets Inf and NaN; 0 is 2^-127; 254 does not overflow "
+    "in f32") {
     Weights made(4);
     std::vector<std::byte> packed(2 * 64, std::byte{0x77});  // all sixes
     const Pair w = made.mxfp4(2, 128, std::move(packed), bytes_of({255, 127, 0, 254, 254, 254, 255, 0}));
@@ -104,12 +116,13 @@ TEST_CASE("layers/linear: trap 45, scale 255 contributes nothing yet meets Inf a
         const Bench bench(1);
         const auto product = [&](const Floats& x) {
             Floats y(2);
-            REQUIRE_FALSE(table->linear({bench.exec, nullptr, nullptr}, w.weight, {x.data(), 1, 128}, {y.data(), 1, 2}));
+            REQUIRE_FALSE(
+                table->linear({bench.exec, nullptr, nullptr}, w.weight, {x.data(), 1, 128}, {y.data(), 1, 2}));
             return y;
         };
         Floats x(128, 0.0F);
-        x[3] = 5;      // under scale 255 in row 0: nothing; under 254 in row 1: 30 * 2^127 is beyond f32
-        x[32] = 1;     // 6 in row 0
+        x[3] = 5;   // under scale 255 in row 0: nothing; under 254 in row 1: 30 * 2^127 is beyond f32
+        x[32] = 1;  // 6 in row 0
         Floats y = product(x);
         CHECK(y[0] == 6.0F);
         CHECK(std::isinf(y[1]));
@@ -137,10 +150,12 @@ TEST_CASE("layers/linear: trap 46, a scale covers 32 columns of one row, and the
     for (const LayerTable* table : tables()) {
         const Floats got = columns_of(table, w.weight);
         for (std::size_t c = 0; c < cols; ++c)
-            for (std::size_t r = 0; r < rows; ++r) CHECK(got[c * rows + r] == std::ldexp(1.0F, static_cast<int>(r * 3 + c / 32) - 7));
+            for (std::size_t r = 0; r < rows; ++r)
+                CHECK(got[c * rows + r] == std::ldexp(1.0F, static_cast<int>(r * 3 + c / 32) - 7));
         const Bench bench(1);
         Floats ones(cols, 1.0F), y(rows);
-        REQUIRE_FALSE(table->linear({bench.exec, nullptr, nullptr}, w.weight, {ones.data(), 1, cols}, {y.data(), 1, rows}));
+        REQUIRE_FALSE(
+            table->linear({bench.exec, nullptr, nullptr}, w.weight, {ones.data(), 1, cols}, {y.data(), 1, rows}));
         for (std::size_t r = 0; r < rows; ++r) {
             const float unit = std::ldexp(1.0F, static_cast<int>(r * 3) - 7);
             CHECK(y[r] == unit * (32 + 64 + 28));

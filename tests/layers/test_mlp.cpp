@@ -13,17 +13,21 @@ constexpr oracle::Situ kSitu64{3.5, 21};
 
 struct Fixture {
     Fixture(Weights& made, Format format, std::size_t in, std::size_t width, std::size_t out, double sd = -1)
-        : gate(made.make(format, width, in, sd)), up(made.make(format, width, in, sd)), down(made.make(format, out, width)) {}
+        : gate(made.make(format, width, in, sd)),
+          up(made.make(format, width, in, sd)),
+          down(made.make(format, out, width)) {}
     layers::MlpWeights engine() const { return {gate.weight, up.weight, down.weight}; }
     oracle::Mlp f64() const { return {gate.f64, up.f64, down.f64}; }
     Pair gate, up, down;
 };
 
-Floats run(const LayerTable* table, const layers::MlpWeights& w, layers::Situ situ, const Floats& x, std::size_t tokens, unsigned threads = 2) {
+Floats run(const LayerTable* table, const layers::MlpWeights& w, layers::Situ situ, const Floats& x, std::size_t tokens,
+           unsigned threads = 2) {
     const std::size_t in = w.gate.cols, out = w.down.rows;
     const Bench bench(threads, layers::mlp_bytes(tokens, w.gate.rows));
     Floats y(tokens * out, -9.0F);
-    REQUIRE_FALSE(table->mlp({bench.exec, nullptr, nullptr}, w, situ, {x.data(), tokens, in}, {y.data(), tokens, out}, bench.arena()));
+    REQUIRE_FALSE(table->mlp({bench.exec, nullptr, nullptr}, w, situ, {x.data(), tokens, in}, {y.data(), tokens, out},
+                             bench.arena()));
     CHECK(bench.guard_is_clean());
     return y;
 }
@@ -56,7 +60,9 @@ TEST_CASE("layers/mlp: the dense MLP within its budget on random shapes and gold
         const Floats x = made.rng.normals(tokens * hidden);
         const Bounded want = oracle::dense_mlp(oracle::exact(mat(x, tokens, hidden)), f64.dense(0), f64.config().situ);
         for (const LayerTable* table : tables())
-            CHECK(ratios.add(name, mat(run(table, model.bound.view().layers[0].mlp, {4, 25}, x, tokens), tokens, hidden), want) <= 1.0);
+            CHECK(ratios.add(name,
+                             mat(run(table, model.bound.view().layers[0].mlp, {4, 25}, x, tokens), tokens, hidden),
+                             want) <= 1.0);
     }
 }
 
@@ -73,22 +79,26 @@ TEST_CASE("layers/mlp: trap 28, the sigmoid takes the raw gate, both caps hold, 
             std::copy(inputs.begin(), inputs.end(), x.begin());
             const Floats y = run(table, w, kSitu, x, 1);
             for (std::size_t i = 0; i < n; ++i) {
-                const double g = static_cast<double>(inputs[i]), v = static_cast<double>(u), capped = 3.5 * std::tanh(g / 3.5);
+                const double g = static_cast<double>(inputs[i]), v = static_cast<double>(u),
+                             capped = 3.5 * std::tanh(g / 3.5);
                 const auto sigmoid = [](double z) { return 1 / (1 + std::exp(-z)); };
                 const double right = capped * sigmoid(g) * 21 * std::tanh(v / 21);
                 CHECK(std::fabs(static_cast<double>(y[i]) - right) <= 1e-6 * std::fabs(right) + 1e-30);
                 largest = std::max(largest, std::fabs(static_cast<double>(y[i])));
                 if (std::fabs(g) < 3 || std::fabs(v) < 3) continue;
-                for (const double wrong : {capped * sigmoid(capped) * 21 * std::tanh(v / 21), g * sigmoid(g) * v, g * sigmoid(g) * 21 * std::tanh(v / 21),
-                                           capped * sigmoid(g) * v, 21 * std::tanh(g / 21) * sigmoid(g) * 3.5 * std::tanh(v / 3.5)})
-                    if (std::fabs(wrong - right) > 1e-3 * std::fabs(right)) CHECK(std::fabs(static_cast<double>(y[i]) - wrong) > 1e-4 * std::fabs(right));
+                for (const double wrong : {capped * sigmoid(capped) * 21 * std::tanh(v / 21), g * sigmoid(g) * v,
+                                           g * sigmoid(g) * 21 * std::tanh(v / 21), capped * sigmoid(g) * v,
+                                           21 * std::tanh(g / 21) * sigmoid(g) * 3.5 * std::tanh(v / 3.5)})
+                    if (std::fabs(wrong - right) > 1e-3 * std::fabs(right))
+                        CHECK(std::fabs(static_cast<double>(y[i]) - wrong) > 1e-4 * std::fabs(right));
             }
         }
         CHECK(largest == 3.5 * 21);  // the bound is reached exactly
     }
 }
 
-TEST_CASE("layers/mlp: streamed in panels of 1, 3 or all rows: the same bits; a failing panel is a fault, nothing is kept") {
+TEST_CASE(
+    "layers/mlp: streamed in panels of 1, 3 or all rows: the same bits; a failing panel is a fault, nothing is kept") {
     Weights made(3);
     const std::size_t in = 45, width = 31, out = 51, tokens = 6;
     const Fixture f(made, Format::bf16, in, width, out);
@@ -103,7 +113,8 @@ TEST_CASE("layers/mlp: streamed in panels of 1, 3 or all rows: the same bits; a 
                 for (layers::Weight* m : {&w.gate, &w.up, &w.down}) source.take(*m);
                 const Bench bench(2, layers::mlp_bytes(tokens, width));
                 Floats y(tokens * out);
-                const core::Fault fault = table->mlp({bench.exec, &source, nullptr}, w, kSitu, {x.data(), tokens, in}, {y.data(), tokens, out}, bench.arena());
+                const core::Fault fault = table->mlp({bench.exec, &source, nullptr}, w, kSitu, {x.data(), tokens, in},
+                                                     {y.data(), tokens, out}, bench.arena());
                 CHECK(source.outstanding == 0);
                 CHECK(source.mistakes == 0);
                 if (fail_at == PanelSource::kAll) {

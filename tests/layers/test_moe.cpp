@@ -25,21 +25,25 @@ struct Fixture {
 };
 
 /// All dimensions differ: 11 experts, top 4, latent 45, expert width 37, shared width 58, hidden 67.
-Fixture random_fixture(Weights& made, Format trunk, Format expert, std::size_t top_k = 4, bool renormalize = true, bool latent_norm = true) {
+Fixture random_fixture(Weights& made, Format trunk, Format expert, std::size_t top_k = 4, bool renormalize = true,
+                       bool latent_norm = true) {
     Fixture f;
     const std::size_t experts = 11, latent = 45, width = 37, shared = 58, hidden = 67;
     f.shape = {experts, top_k, latent, width, shared, latent_norm, renormalize, 2.5, 1e-5, kSitu};
     f.hidden = hidden;
-    const Pair gate = made.make(trunk, experts, hidden), down = made.make(trunk, latent, hidden), up = made.make(trunk, hidden, latent),
-               sg = made.make(trunk, shared, hidden), su = made.make(trunk, shared, hidden), sd = made.make(trunk, hidden, shared);
+    const Pair gate = made.make(trunk, experts, hidden), down = made.make(trunk, latent, hidden),
+               up = made.make(trunk, hidden, latent), sg = made.make(trunk, shared, hidden),
+               su = made.make(trunk, shared, hidden), sd = made.make(trunk, hidden, shared);
     const Floats bias = made.rng.normals(experts, 0.3), norm = made.rng.normals(latent, 0.8);
-    f.w = {gate.weight, made.vector(bias), down.weight, up.weight, made.vector(norm), {sg.weight, su.weight, sd.weight}};
+    f.w = {gate.weight, made.vector(bias), down.weight,
+           up.weight,   made.vector(norm), {sg.weight, su.weight, sd.weight}};
     f.f64.gate = gate.f64, f.f64.down = down.f64, f.f64.up = up.f64;
     f.f64.bias = vec(bias), f.f64.norm = vec(norm), f.f64.latent_norm = latent_norm;
     f.f64.shared = {sg.f64, su.f64, sd.f64};
     f.f64.routing = {static_cast<Index>(top_k), renormalize, 2.5};
     for (std::size_t e = 0; e < experts; ++e) {
-        const Pair w1 = made.make(expert, width, latent, 0.3), w3 = made.make(expert, width, latent, 0.3), w2 = made.make(expert, latent, width);
+        const Pair w1 = made.make(expert, width, latent, 0.3), w3 = made.make(expert, width, latent, 0.3),
+                   w2 = made.make(expert, latent, width);
         f.experts.push_back({w1.weight, w3.weight, w2.weight});
         f.experts64.push_back({w1.f64, w3.f64, w2.f64});
     }
@@ -70,7 +74,8 @@ struct Service final : layers::ExpertService {
             if (ids[slot] < 0) return;
             std::vector<std::byte> scratch(layers::mlp_bytes(1, f->shape.expert_width) + 64);
             std::byte* const at = scratch.data() + (64 - reinterpret_cast<std::size_t>(scratch.data()) % 64) % 64;
-            table->expert(with, f->experts[static_cast<std::size_t>(ids[slot])], f->shape.situ, in.row_range(slot / routes.top_k, 1), out.row_range(slot, 1),
+            table->expert(with, f->experts[static_cast<std::size_t>(ids[slot])], f->shape.situ,
+                          in.row_range(slot / routes.top_k, 1), out.row_range(slot, 1),
                           {at, layers::mlp_bytes(1, f->shape.expert_width)});
         };
         if (order == threaded) {
@@ -88,8 +93,10 @@ struct Service final : layers::ExpertService {
         for (std::size_t s = 0; s < slots; ++s) {
             if (failing < 0 || ids[s] != failing) continue;
             std::fill_n(out.row(s), out.cols, std::numeric_limits<float>::quiet_NaN());
-            faults[s / routes.top_k] = {.code = FaultCode::expert_failed, .layer = static_cast<std::int32_t>(layer),
-                                        .token = static_cast<std::int32_t>(s / routes.top_k), .expert = failing};
+            faults[s / routes.top_k] = {.code = FaultCode::expert_failed,
+                                        .layer = static_cast<std::int32_t>(layer),
+                                        .token = static_cast<std::int32_t>(s / routes.top_k),
+                                        .expert = failing};
         }
         e.clear();
         for (std::size_t s = 0; s < slots; ++s) e.insert(e.end(), out.row(s), out.row(s) + out.cols);
@@ -100,8 +107,8 @@ struct Service final : layers::ExpertService {
 struct Constant final : layers::ExpertService {
     float value = 0;
     std::vector<std::int32_t> ids;
-    void submit(const core::Exec&, std::size_t, const layers::Routes& routes, core::MatView<const float>, core::MatView<float> out,
-                core::Fault*, core::Arena) noexcept override {
+    void submit(const core::Exec&, std::size_t, const layers::Routes& routes, core::MatView<const float>,
+                core::MatView<float> out, core::Fault*, core::Arena) noexcept override {
         ids.assign(routes.ids, routes.ids + routes.tokens * routes.top_k);
         for (std::size_t s = 0; s < out.rows; ++s) std::fill_n(out.row(s), out.cols, value);
     }
@@ -113,12 +120,14 @@ struct Result {
     core::Fault fault;
 };
 
-Result run(const LayerTable* table, const layers::MoeShape& shape, const layers::MoeWeights& w, layers::ExpertService* service, const Floats& x,
-           std::size_t hidden, unsigned threads = 2, layers::WeightSource* source = nullptr) {
+Result run(const LayerTable* table, const layers::MoeShape& shape, const layers::MoeWeights& w,
+           layers::ExpertService* service, const Floats& x, std::size_t hidden, unsigned threads = 2,
+           layers::WeightSource* source = nullptr) {
     const std::size_t tokens = x.size() / hidden;
     const Bench bench(threads, layers::moe_bytes(shape, hidden, tokens));
     Result r{Floats(tokens * hidden, -9.0F), std::vector<core::Fault>(tokens), {}};
-    r.fault = table->moe({bench.exec, source, service}, 3, shape, w, {x.data(), tokens, hidden}, {r.y.data(), tokens, hidden}, r.faults.data(), bench.arena());
+    r.fault = table->moe({bench.exec, source, service}, 3, shape, w, {x.data(), tokens, hidden},
+                         {r.y.data(), tokens, hidden}, r.faults.data(), bench.arena());
     CHECK(bench.guard_is_clean());
     return r;
 }
@@ -130,18 +139,26 @@ Result run(const LayerTable* table, const Fixture& f, Service& service, const Fl
 
 oracle::Picks picks_of(const std::vector<std::int32_t>& ids, std::size_t top_k) {
     oracle::Picks picks;
-    for (std::size_t i = 0; i < ids.size(); i += top_k) picks.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(i), ids.begin() + static_cast<std::ptrdiff_t>(i + top_k));
+    for (std::size_t i = 0; i < ids.size(); i += top_k)
+        picks.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(i),
+                           ids.begin() + static_cast<std::ptrdiff_t>(i + top_k));
     return picks;
 }
 
-/// A router fixture on x = logits: gate = identity, up = identity, no norm, no shared part: y_i = sum of weights * value.
+/// A router fixture on x = logits: gate = identity, up = identity, no norm, no shared part: y_i = sum of weights *
+/// value.
 struct Direct {
     Direct(Weights& made, std::size_t n, std::size_t top_k, bool renormalize, double scale) : bias(n, 0.0F) {
         shape = {n, top_k, n, 4, 4, false, renormalize, scale, 1e-5, kSitu};
         const layers::Weight identity = made.pick(n, n, 0).weight;
         const Floats zeros(4 * n, 0.0F);
-        w = {identity, bias.data(), identity, identity, nullptr,
-             {made.from(Format::f32, 4, n, zeros).weight, made.from(Format::f32, 4, n, zeros).weight, made.from(Format::f32, n, 4, zeros).weight}};
+        w = {identity,
+             bias.data(),
+             identity,
+             identity,
+             nullptr,
+             {made.from(Format::f32, 4, n, zeros).weight, made.from(Format::f32, 4, n, zeros).weight,
+              made.from(Format::f32, n, 4, zeros).weight}};
     }
     Direct(const Direct&) = delete;
     Direct& operator=(const Direct&) = delete;
@@ -157,7 +174,8 @@ double sigmoid(double v) { return 1 / (1 + std::exp(-v)); }
 TEST_CASE("layers/moe: router, latent, experts and sum within their budgets on random shapes, stage by stage") {
     Ratios ratios("layers/moe random");
     Weights made(1);
-    for (const auto& [trunk, expert] : {std::pair{Format::bf16, Format::mxfp4}, {Format::f32, Format::bf16}, {Format::bf16, Format::f32}})
+    for (const auto& [trunk, expert] :
+         {std::pair{Format::bf16, Format::mxfp4}, {Format::f32, Format::bf16}, {Format::bf16, Format::f32}})
         for (const bool plain : {false, true}) {
             Fixture f = random_fixture(made, trunk, expert, plain ? 1 : 4, true, !plain);
             f.f64.expert = [&f](Index e) { return f.experts64[static_cast<std::size_t>(e)]; };
@@ -171,11 +189,15 @@ TEST_CASE("layers/moe: router, latent, experts and sum within their budgets on r
                 for (const core::Fault& fault : r.faults) CHECK_FALSE(fault);
                 const oracle::Picks picks = picks_of(service.ids, f.shape.top_k);
                 const auto routing = oracle::router(xx, f.f64.gate, f.f64.bias, f.f64.routing, &picks);
-                for (std::size_t t = 0; t < tokens; ++t) CHECK(oracle::choice_allowed(routing, static_cast<Index>(t), picks[t]));
+                for (std::size_t t = 0; t < tokens; ++t)
+                    CHECK(oracle::choice_allowed(routing, static_cast<Index>(t), picks[t]));
                 CHECK(ratios.add("z", mat(service.z, tokens, 45), oracle::matmul(xx, f.f64.down)) <= 1.0);
                 for (std::size_t s = 0; s < service.ids.size(); ++s) {
                     const Mat z = mat(service.z.data() + s / f.shape.top_k * 45, 1, 45);
-                    CHECK(ratios.add("expert", mat(service.e.data() + s * 45, 1, 45), oracle::dense_mlp(oracle::exact(z), f.experts64[static_cast<std::size_t>(service.ids[s])], kSitu64)) <= 1.0);
+                    CHECK(ratios.add(
+                              "expert", mat(service.e.data() + s * 45, 1, 45),
+                              oracle::dense_mlp(oracle::exact(z), f.experts64[static_cast<std::size_t>(service.ids[s])],
+                                                kSitu64)) <= 1.0);
                 }
                 const Bounded want = oracle::latent_moe(xx, f.f64, kSitu64, 1e-5, &picks).out;
                 CHECK(ratios.add("layer", mat(r.y, tokens, f.hidden), want) <= 1.0);
@@ -191,7 +213,9 @@ TEST_CASE("layers/moe: golden weights within the layer's budget, following legal
         Loaded model(golden_dir(name));
         const oracle::Model f64(golden_dir(name));
         const model::Config& c = model.config.shape;
-        const layers::MoeShape shape{c.experts, c.experts_per_token, c.latent, c.expert_width, c.shared_width(), c.latent_norm, c.renormalize, c.routed_scale, c.rms_norm_eps, {4, 25}};
+        const layers::MoeShape shape{
+            c.experts,     c.experts_per_token, c.latent,       c.expert_width, c.shared_width(),
+            c.latent_norm, c.renormalize,       c.routed_scale, c.rms_norm_eps, {4, 25}};
         const std::size_t tokens = 24;
         const Floats x = made.rng.normals(tokens * c.hidden);
         const Bounded xx = oracle::exact(mat(x, tokens, c.hidden));
@@ -199,8 +223,8 @@ TEST_CASE("layers/moe: golden weights within the layer's budget, following legal
             layers::ExpertService* inner = nullptr;
             std::vector<std::int32_t> ids;
             std::size_t layer = 0;
-            void submit(const core::Exec& exec, std::size_t, const layers::Routes& routes, core::MatView<const float> z, core::MatView<float> e,
-                        core::Fault* faults, core::Arena scratch) noexcept override {
+            void submit(const core::Exec& exec, std::size_t, const layers::Routes& routes, core::MatView<const float> z,
+                        core::MatView<float> e, core::Fault* faults, core::Arena scratch) noexcept override {
                 ids.assign(routes.ids, routes.ids + routes.tokens * routes.top_k);
                 inner->submit(exec, layer, routes, z, e, faults, scratch);
             }
@@ -215,14 +239,17 @@ TEST_CASE("layers/moe: golden weights within the layer's budget, following legal
                 REQUIRE_FALSE(r.fault);
                 const oracle::Picks picks = picks_of(watch.ids, c.experts_per_token);
                 const auto want = oracle::latent_moe(xx, moe, f64.config().situ, c.rms_norm_eps, &picks);
-                for (std::size_t t = 0; t < tokens; ++t) CHECK(oracle::choice_allowed(want.routing, static_cast<Index>(t), picks[t]));
+                for (std::size_t t = 0; t < tokens; ++t)
+                    CHECK(oracle::choice_allowed(want.routing, static_cast<Index>(t), picks[t]));
                 CHECK(ratios.add(name, mat(r.y, tokens, c.hidden), want.out) <= 1.0);
             }
         }
     }
 }
 
-TEST_CASE("layers/moe: trap 32, arrival order: reversed or delayed by threads, any chunk, thread count and arch: the same bits") {
+TEST_CASE(
+    "layers/moe: trap 32, arrival order: reversed or delayed by threads, any chunk, thread count and arch: the same "
+    "bits") {
     Weights made(3);
     const Fixture f = random_fixture(made, Format::bf16, Format::mxfp4);
     const std::size_t tokens = 12;
@@ -236,7 +263,8 @@ TEST_CASE("layers/moe: trap 32, arrival order: reversed or delayed by threads, a
                     service.order = order;
                     Floats y;
                     for (std::size_t t = 0; t < tokens; t += chunk) {
-                        const Result r = run(table, f, service, part(x, t * f.hidden, std::min(chunk, tokens - t) * f.hidden), threads);
+                        const Result r = run(table, f, service,
+                                             part(x, t * f.hidden, std::min(chunk, tokens - t) * f.hidden), threads);
                         y.insert(y.end(), r.y.begin(), r.y.end());
                     }
                     if (want.empty()) want = y;
@@ -244,7 +272,8 @@ TEST_CASE("layers/moe: trap 32, arrival order: reversed or delayed by threads, a
                 }
 }
 
-TEST_CASE("layers/moe: traps 30 and 31, a failed expert: the fault of its tokens alone; the other rows keep every bit") {
+TEST_CASE(
+    "layers/moe: traps 30 and 31, a failed expert: the fault of its tokens alone; the other rows keep every bit") {
     Weights made(4);
     const Fixture f = random_fixture(made, Format::bf16, Format::mxfp4);
     const std::size_t tokens = 9;
@@ -259,8 +288,9 @@ TEST_CASE("layers/moe: traps 30 and 31, a failed expert: the fault of its tokens
             const Result r = run(table, f, service, x);
             CHECK_FALSE(r.fault);
             for (std::size_t t = 0; t < tokens; ++t) {
-                const bool wanted = std::find(good.ids.begin() + static_cast<std::ptrdiff_t>(t * 4), good.ids.begin() + static_cast<std::ptrdiff_t>(t * 4 + 4), e) !=
-                                    good.ids.begin() + static_cast<std::ptrdiff_t>(t * 4 + 4);
+                const bool wanted = std::find(good.ids.begin() + static_cast<std::ptrdiff_t>(t * 4),
+                                              good.ids.begin() + static_cast<std::ptrdiff_t>(t * 4 + 4),
+                                              e) != good.ids.begin() + static_cast<std::ptrdiff_t>(t * 4 + 4);
                 CHECK(static_cast<bool>(r.faults[t]) == wanted);
                 if (wanted) {
                     ++failed;
@@ -300,7 +330,8 @@ TEST_CASE("layers/moe: a NaN score is the fault of its token alone, which then a
     }
 }
 
-TEST_CASE("layers/moe: streamed in panels of 1, 3 or all rows: the same bits; every failing panel is a fault of the step") {
+TEST_CASE(
+    "layers/moe: streamed in panels of 1, 3 or all rows: the same bits; every failing panel is a fault of the step") {
     Weights made(6);
     const Fixture f = random_fixture(made, Format::bf16, Format::mxfp4);
     const Floats x = made.rng.normals(3 * f.hidden);
@@ -312,7 +343,8 @@ TEST_CASE("layers/moe: streamed in panels of 1, 3 or all rows: the same bits; ev
             do {
                 PanelSource source(rows, fail_at);
                 layers::MoeWeights w = f.w;
-                for (layers::Weight* m : {&w.gate, &w.down, &w.up, &w.shared.gate, &w.shared.up, &w.shared.down}) source.take(*m);
+                for (layers::Weight* m : {&w.gate, &w.down, &w.up, &w.shared.gate, &w.shared.up, &w.shared.down})
+                    source.take(*m);
                 const Result r = run(table, f.shape, w, &service, x, f.hidden, 2, &source);
                 CHECK(source.outstanding == 0);
                 CHECK(source.mistakes == 0);
@@ -338,7 +370,8 @@ TEST_CASE("layers/moe: trap 21, weights from the biased scores; trap 22, bias ig
     fix.w.bias = fix.bias.data();
     struct First final : layers::ExpertService {  // rank 0 delivers 1, rank 1 delivers 0: y = the first weight
         std::vector<std::int32_t> ids;
-        void submit(const core::Exec&, std::size_t, const layers::Routes& routes, core::MatView<const float>, core::MatView<float> out, core::Fault*, core::Arena) noexcept override {
+        void submit(const core::Exec&, std::size_t, const layers::Routes& routes, core::MatView<const float>,
+                    core::MatView<float> out, core::Fault*, core::Arena) noexcept override {
             ids.assign(routes.ids, routes.ids + 2);
             std::fill_n(out.row(0), out.cols, 1.0F);
             std::fill_n(out.row(1), out.cols, 0.0F);
@@ -347,7 +380,8 @@ TEST_CASE("layers/moe: trap 21, weights from the biased scores; trap 22, bias ig
     for (const LayerTable* table : tables()) {
         const Result r = run(table, fix.shape, fix.w, &service, logits, 6);
         CHECK(service.ids == std::vector<std::int32_t>{2, 4});
-        CHECK(static_cast<double>(r.y[0]) == doctest::Approx(sigmoid(-1) / (sigmoid(-1) + sigmoid(-0.4))).epsilon(1e-6));
+        CHECK(static_cast<double>(r.y[0]) ==
+              doctest::Approx(sigmoid(-1) / (sigmoid(-1) + sigmoid(-0.4))).epsilon(1e-6));
     }
 }
 
@@ -358,15 +392,19 @@ TEST_CASE("layers/moe: trap 23, softmax, no renormalisation, the scaling factor 
     one.value = 1;
     for (const LayerTable* table : tables()) {
         const Direct scaled(made, 6, 3, true, 2.5), plain(made, 6, 3, false, 2.5), single(made, 6, 1, true, 2.5);
-        CHECK(static_cast<double>(run(table, scaled.shape, scaled.w, &one, logits, 6).y[0]) == doctest::Approx(2.5).epsilon(1e-6));
+        CHECK(static_cast<double>(run(table, scaled.shape, scaled.w, &one, logits, 6).y[0]) ==
+              doctest::Approx(2.5).epsilon(1e-6));
         const double sum = sigmoid(2) + sigmoid(1.5) + sigmoid(static_cast<double>(0.9F));
-        CHECK(static_cast<double>(run(table, plain.shape, plain.w, &one, logits, 6).y[0]) == doctest::Approx(2.5 * sum).epsilon(1e-6));
+        CHECK(static_cast<double>(run(table, plain.shape, plain.w, &one, logits, 6).y[0]) ==
+              doctest::Approx(2.5 * sum).epsilon(1e-6));
         // The released rule: a single chosen expert is not renormalised.
-        CHECK(static_cast<double>(run(table, single.shape, single.w, &one, logits, 6).y[0]) == doctest::Approx(2.5 * sigmoid(2)).epsilon(1e-6));
+        CHECK(static_cast<double>(run(table, single.shape, single.w, &one, logits, 6).y[0]) ==
+              doctest::Approx(2.5 * sigmoid(2)).epsilon(1e-6));
     }
 }
 
-TEST_CASE("layers/moe: trap 24, the router fed with the latent: with latent = hidden the values decide, not the shapes") {
+TEST_CASE(
+    "layers/moe: trap 24, the router fed with the latent: with latent = hidden the values decide, not the shapes") {
     Weights made(13);
     Direct fix(made, 6, 1, true, 1.0);
     Floats reversed(36, 0.0F);
@@ -391,25 +429,32 @@ TEST_CASE("layers/moe: trap 25, ties go to the lowest id, in the choice and in i
     }
 }
 
-TEST_CASE("layers/moe: trap 26, the latent norm per expert: two experts of very different size are summed, then normalised once") {
+TEST_CASE(
+    "layers/moe: trap 26, the latent norm per expert: two experts of very different size are summed, then normalised "
+    "once") {
     Weights made(15);
     Direct fix(made, 6, 2, true, 1.0);
     const Floats norm(6, 1.0F);
     fix.shape.latent_norm = true;
     fix.w.norm = norm.data();
     struct Two final : layers::ExpertService {
-        void submit(const core::Exec&, std::size_t, const layers::Routes&, core::MatView<const float>, core::MatView<float> out, core::Fault*, core::Arena) noexcept override {
-            for (std::size_t i = 0; i < out.cols; ++i) out.row(0)[i] = i < 3 ? 1000.0F : 0.0F, out.row(1)[i] = i < 3 ? 0.0F : 1.0F;
+        void submit(const core::Exec&, std::size_t, const layers::Routes&, core::MatView<const float>,
+                    core::MatView<float> out, core::Fault*, core::Arena) noexcept override {
+            for (std::size_t i = 0; i < out.cols; ++i)
+                out.row(0)[i] = i < 3 ? 1000.0F : 0.0F, out.row(1)[i] = i < 3 ? 0.0F : 1.0F;
         }
     } service;
     for (const LayerTable* table : tables()) {
         const Floats y = run(table, fix.shape, fix.w, &service, {1, 1, 0, 0, 0, 0}, 6).y;
         CHECK(static_cast<double>(y[0]) == doctest::Approx(std::sqrt(2.0)).epsilon(1e-4));
-        CHECK(static_cast<double>(y[5]) == doctest::Approx(std::sqrt(2.0) / 1000).epsilon(1e-4));  // per expert it would be as large as y[0]
+        CHECK(static_cast<double>(y[5]) ==
+              doctest::Approx(std::sqrt(2.0) / 1000).epsilon(1e-4));  // per expert it would be as large as y[0]
     }
 }
 
-TEST_CASE("layers/moe: trap 27, the shared expert on the latent, weighted or split: with zero experts y is the plain shared MLP") {
+TEST_CASE(
+    "layers/moe: trap 27, the shared expert on the latent, weighted or split: with zero experts y is the plain shared "
+    "MLP") {
     Weights made(16);
     const Fixture f = random_fixture(made, Format::bf16, Format::mxfp4);
     const std::size_t tokens = 6;
@@ -421,7 +466,8 @@ TEST_CASE("layers/moe: trap 27, the shared expert on the latent, weighted or spl
         CHECK(oracle::relative_max(mat(r.y, tokens, f.hidden), want) < 1e-6);
         const Bench bench(2, layers::mlp_bytes(tokens, 58));
         Floats alone(tokens * f.hidden);
-        REQUIRE_FALSE(table->mlp({bench.exec, nullptr, nullptr}, f.w.shared, kSitu, {x.data(), tokens, f.hidden}, {alone.data(), tokens, f.hidden}, bench.arena()));
+        REQUIRE_FALSE(table->mlp({bench.exec, nullptr, nullptr}, f.w.shared, kSitu, {x.data(), tokens, f.hidden},
+                                 {alone.data(), tokens, f.hidden}, bench.arena()));
         CHECK(same_bits(r.y, alone));
     }
 }

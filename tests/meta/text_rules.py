@@ -2,6 +2,8 @@
 """House rules that can be read off the text of the repository."""
 import os
 import re
+import shutil
+import subprocess
 import sys
 
 import checks
@@ -175,6 +177,26 @@ def text_checks(report, source, files):
                            and os.access(os.path.join(source, path), os.X_OK))])
 
 
+def format_check(report, source, files):
+    """Only version 14 counts: others lay out the same style differently."""
+    name = "C++ is laid out by .clang-format"
+    if ".clang-format" not in files:
+        report.skip(name, "there is no .clang-format")
+        return
+    for tool in ("clang-format-14", "clang-format"):
+        if shutil.which(tool):
+            version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout
+            if re.search(r"version 14\.", version):
+                break
+    else:
+        report.skip(name, "clang-format 14 is not installed")
+        return
+    # The texts are compared: --dry-run reports changes that change nothing.
+    report.check(name, [f"{path}: run {tool} -i on it" for path in files if path.endswith((".hpp", ".cpp"))
+                        and subprocess.run([tool, path], cwd=source, capture_output=True, check=False).stdout
+                        != checks.read(source, path).encode()])
+
+
 def parents(path):
     while "/" in path:
         path = path.rsplit("/", 1)[0]
@@ -188,6 +210,7 @@ def main():
     code_checks(report, args.source, files)
     umbrella_check(report, args.source, files)
     text_checks(report, args.source, files)
+    format_check(report, args.source, files)
     return report.finish()
 
 

@@ -38,10 +38,11 @@ TEST_CASE("model/bound_model: every missing tensor is listed, trunk and experts,
     std::vector<MiniTensor> tensors = tensors_of(golden_dir("B"));
     const std::vector<std::string> gone{"language_model.model.layers.2.self_attn.kv_b_proj.weight",
                                         "language_model.model.layers.5.block_sparse_moe.experts.3.w2.weight_scale",
-                                        "language_model.model.layers.0.mlp.up_proj.weight", "language_model.model.norm.weight",
-                                        "language_model.lm_head.weight"};
+                                        "language_model.model.layers.0.mlp.up_proj.weight",
+                                        "language_model.model.norm.weight", "language_model.lm_head.weight"};
     const std::size_t before = tensors.size();
-    std::erase_if(tensors, [&](const MiniTensor& t) { return std::find(gone.begin(), gone.end(), t.name) != gone.end(); });
+    std::erase_if(tensors,
+                  [&](const MiniTensor& t) { return std::find(gone.begin(), gone.end(), t.name) != gone.end(); });
     REQUIRE(tensors.size() == before - gone.size());
     const TempFolder folder;
     write_checkpoint(folder, golden_dir("B"), tensors);
@@ -51,7 +52,9 @@ TEST_CASE("model/bound_model: every missing tensor is listed, trunk and experts,
         CHECK(holds(line, name));
     }
     // What the first two layers do not need may be missing.
-    std::erase_if(tensors, [](const MiniTensor& t) { return !holds(t.name, ".layers.0.") && !holds(t.name, ".layers.1.") && holds(t.name, ".layers."); });
+    std::erase_if(tensors, [](const MiniTensor& t) {
+        return !holds(t.name, ".layers.0.") && !holds(t.name, ".layers.1.") && holds(t.name, ".layers.");
+    });
     for (const MiniTensor& t : tensors_of(golden_dir("B")))
         if (t.name == gone[2] || t.name == gone[3] || t.name == gone[4]) tensors.push_back(t);
     const TempFolder two;
@@ -74,7 +77,9 @@ TEST_CASE("model/bound_model: wrong shapes and dtypes are refused by name") {
     CHECK(after(q, {60, 100}, "F32") == "");
 }
 
-TEST_CASE("model/bound_model: a trunk in f32 gives the bits of the same trunk in bf16 (trap 48: the header's dtype decides)") {
+TEST_CASE(
+    "model/bound_model: a trunk in f32 gives the bits of the same trunk in bf16 (trap 48: the header's dtype "
+    "decides)") {
     const std::vector<MiniTensor> tensors = tensors_of(golden_dir("B"));
     std::vector<MiniTensor> wide;
     std::size_t widened = 0;
@@ -100,7 +105,8 @@ TEST_CASE("model/bound_model: plain bf16 and f32 experts equal the mxfp4 ones th
     std::vector<MiniTensor> swapped = packed;  // the nibbles: trap 44, which a comparison of statistics cannot see
     for (MiniTensor& t : swapped)
         if (ends_with(t.name, ".weight_packed"))
-            for (char& c : t.data) c = static_cast<char>((static_cast<unsigned char>(c) << 4) | (static_cast<unsigned char>(c) >> 4));
+            for (char& c : t.data)
+                c = static_cast<char>((static_cast<unsigned char>(c) << 4) | (static_cast<unsigned char>(c) >> 4));
     for (const ArchName arch : engine::arches_of_this_cpu()) {
         INFO("arch ", std::string(engine::name(arch)));
         const Floats want = logits_of(packed, arch);
@@ -118,15 +124,17 @@ TEST_CASE("model/bound_model: conv taps are transposed, residual norms folded, A
         const auto bytes = checkpoint::read_tensor(model.index, info);
         Floats values(bytes.size() / (info.dtype == checkpoint::Dtype::f32 ? 4 : 2));
         for (std::size_t i = 0; i < values.size(); ++i) {
-            if (info.dtype == checkpoint::Dtype::f32) std::memcpy(&values[i], bytes.data() + 4 * i, 4);
-            else values[i] = formats::bf16::widen(bytes.data() + 2 * i);
+            if (info.dtype == checkpoint::Dtype::f32)
+                std::memcpy(&values[i], bytes.data() + 4 * i, 4);
+            else
+                values[i] = formats::bf16::widen(bytes.data() + 2 * i);
         }
         return values;
     };
     const std::string at = "language_model.model.layers.1.";
     const model::DecoderLayer& layer = model.bound.view().layers[1];
-    const Floats taps = raw(at + "self_attn.k_conv1d.weight"), norm = raw(at + "mlp_res_norm.weight"), proj = raw(at + "mlp_res_proj.weight"),
-                 a_log = raw(at + "self_attn.A_log");
+    const Floats taps = raw(at + "self_attn.k_conv1d.weight"), norm = raw(at + "mlp_res_norm.weight"),
+                 proj = raw(at + "mlp_res_proj.weight"), a_log = raw(at + "self_attn.A_log");
     for (std::size_t c = 0; c < 60; ++c)
         for (std::size_t j = 0; j < 4; ++j) CHECK(layer.kda.conv[1][j * 60 + c] == taps[c * 4 + j]);
     for (std::size_t i = 0; i < 100; ++i) {
@@ -163,7 +171,8 @@ TEST_CASE("model/bound_model: matrix_bytes is what load() reports, and progress 
         total = all;
     });
     CHECK(last == total);
-    for (const model::TensorRule& rule : model::make_schema(config, config.shape.layers).trunk) sum += index.find(rule.name)->bytes;
+    for (const model::TensorRule& rule : model::make_schema(config, config.shape.layers).trunk)
+        sum += index.find(rule.name)->bytes;
     CHECK(total <= bound.matrix_bytes());
     CHECK(bound.matrix_bytes() < sum);  // the embedding table and the vectors are not in it
 }

@@ -321,8 +321,12 @@ TEST_CASE("model/config_reader: keys that are there twice are refused, all of th
 TEST_CASE("model/config_reader: text that is no JSON object is refused with its place") {
     CHECK(holds(refused(""), "unexpected end of input"));
     CHECK(holds(refused("[]"), "is not a JSON object"));
+    CHECK(holds(refused("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n"),
+                "it is a Git LFS pointer; fetch"));
+    CHECK(holds(refused("\n<html>404</html>"), "it is an HTML or XML page, probably a server's error; download"));
+    CHECK(!holds(refused("{1}"), "it is"));
     CHECK(holds(refused("{\"text_config\":{\"hidden_size\": 1 1}}"),
-                "at text_config.hidden_size: parse error at line 1"));
+                "is not JSON: at text_config.hidden_size: parse error at line 1"));
     CHECK(holds(refused("{\"a\":\"\xff\"}"), "invalid"));
     CHECK(holds(refused("{\"hidden_size\":" + std::string(100000, '[')), "nested more than 64 deep"));
     CHECK(holds(refused(R"({"text_config":3})"), "text_config must be an object, is 3"));

@@ -29,7 +29,8 @@ Loaded& golden_a() {
 
 /// A copy of a bound model whose layers, matrices and vectors may be changed.
 struct Changed {
-    explicit Changed(const Loaded& model) : view(model.bound.view()), layers(view.layers, view.layers + view.layer_count) {
+    explicit Changed(const Loaded& model)
+        : view(model.bound.view()), layers(view.layers, view.layers + view.layer_count) {
         view.layers = layers.data();
     }
     static std::size_t row_bytes(const layers::Weight& w) { return w.cols * (w.format == layers::Format::f32 ? 4 : 2); }
@@ -40,8 +41,10 @@ struct Changed {
         const std::size_t size = row_bytes(w) / w.cols, at = row * row_bytes(w) + col * size;
         const std::uint32_t f32 = 0x7fc00000;
         const std::uint16_t bf16 = 0x7fc0;
-        if (size == 4) std::memcpy(copy.data() + at, &f32, 4);
-        else std::memcpy(copy.data() + at, &bf16, 2);
+        if (size == 4)
+            std::memcpy(copy.data() + at, &f32, 4);
+        else
+            std::memcpy(copy.data() + at, &bf16, 2);
     }
     /// A copy of a vector of n, to be changed.
     float* own(const float*& vector, std::size_t n) {
@@ -59,8 +62,10 @@ struct Changed {
 Floats logits_of(Runner& runner, const Ids& ids, core::Fault* fault = nullptr) {
     Sequence sequence(runner);
     const core::Fault got = sequence.feed(runner, ids, ids.size());
-    if (fault != nullptr) *fault = got;
-    else REQUIRE_FALSE(got);
+    if (fault != nullptr)
+        *fault = got;
+    else
+        REQUIRE_FALSE(got);
     return sequence.logits;
 }
 
@@ -84,7 +89,8 @@ TEST_CASE("model/forward: segments of one step get the bits they get alone, in e
                 std::size_t wanted;
             };
             const Ids none;
-            const std::vector<Part> parts{{none, chunk, 1}, {history, token, 1}, {other, draft, 5}, {history, other, 0}};
+            const std::vector<Part> parts{
+                {none, chunk, 1}, {history, token, 1}, {other, draft, 5}, {history, other, 0}};
             const auto start = [&](const Part& p) {
                 auto sequence = std::make_unique<Sequence>(runner);
                 if (!p.history.empty()) REQUIRE_FALSE(sequence->feed(runner, p.history, 1));
@@ -145,8 +151,10 @@ TEST_CASE("model/forward: a row override replaces the embedding row, null entrie
     REQUIRE(golden_b().embedding.read_rows(table, ids.data(), ids.size(), packed.data()));
     Floats rows(ids.size() * hidden);
     for (std::size_t i = 0; i < rows.size(); ++i) {
-        if (table.format == layers::Format::f32) std::memcpy(&rows[i], packed.data() + 4 * i, 4);
-        else rows[i] = formats::bf16::widen(packed.data() + 2 * i);
+        if (table.format == layers::Format::f32)
+            std::memcpy(&rows[i], packed.data() + 4 * i, 4);
+        else
+            rows[i] = formats::bf16::widen(packed.data() + 2 * i);
     }
     std::vector<const float*> overrides(ids.size(), nullptr);
     for (const std::size_t t : {2, 5, 11}) overrides[t] = rows.data() + t * hidden;
@@ -207,7 +215,8 @@ TEST_CASE("model/forward: scratch that is too small is refused by a fault and no
             constexpr std::size_t kGuard = 1 << 20;  // whatever lies behind the scratch belongs to somebody else
             core::Buffer memory(need.workspace + kGuard);
             std::memset(memory.data() + workspace, 0x5a, need.workspace + kGuard - workspace);
-            const core::Fault fault = runner.forward().run(exec, runner.services, &segment, 1, {memory.data(), workspace});
+            const core::Fault fault =
+                runner.forward().run(exec, runner.services, &segment, 1, {memory.data(), workspace});
             for (std::size_t i = workspace; i < need.workspace + kGuard; ++i)
                 if (memory.data()[i] != std::byte{0x5a}) return std::string("wrote beyond the workspace");
             if (!fault) return std::string(same_bits(sequence.logits, want) ? "" : "ran, with other bits");
@@ -222,7 +231,8 @@ TEST_CASE("model/forward: scratch that is too small is refused by a fault and no
         for (const std::size_t workspace : {std::size_t{0}, std::size_t{64}, need.workspace / 2, need.workspace * 3 / 4,
                                             need.workspace - 20 * 64, need.workspace - 64}) {
             CAPTURE(need.workspace - workspace);
-            const std::string outcome = refused(runner.exec, workspace);  // slack may let it run: with the right bits, inside
+            const std::string outcome =
+                refused(runner.exec, workspace);  // slack may let it run: with the right bits, inside
             CHECK_MESSAGE((outcome == "refused" || outcome.empty()), outcome);
             if (workspace <= need.workspace / 2) CHECK(outcome == "refused");
         }
@@ -295,7 +305,11 @@ TEST_CASE("model/forward: a NaN in the selection bias is a fault as well") {
 TEST_CASE("model/forward: a NaN in a layer's norm is caught by the first router behind it") {
     const std::size_t hidden = golden_b().config.shape.hidden;
     const std::size_t mla = first_layer(golden_b(), model::LayerKind::mla, 4);
-    for (const auto& [layer, mixer] : {std::pair{std::size_t{3}, false}, {mla, true}, {std::size_t{3}, true}, {std::size_t{0}, true}, {std::size_t{0}, false}}) {
+    for (const auto& [layer, mixer] : {std::pair{std::size_t{3}, false},
+                                       {mla, true},
+                                       {std::size_t{3}, true},
+                                       {std::size_t{0}, true},
+                                       {std::size_t{0}, false}}) {
         CAPTURE(layer);
         Changed changed(golden_b());
         model::DecoderLayer& l = changed.layers[layer];
@@ -314,13 +328,16 @@ TEST_CASE("model/forward: a NaN in the final norm makes all logits NaN, one in l
         norm.own(norm.view.final_norm, golden_b().config.shape.hidden)[3] = kNan;
         head.spoil(head.view.lm_head, 300, 99);
         const Ids ids = some_ids(4, golden_b().vocab(), 6);
-        Runner good(golden_b(), arch, 2), bad_norm(golden_b(), norm.view, arch, 2), bad_head(golden_b(), head.view, arch, 2);
+        Runner good(golden_b(), arch, 2), bad_norm(golden_b(), norm.view, arch, 2),
+            bad_head(golden_b(), head.view, arch, 2);
         const Floats want = logits_of(good, ids);
         for (const float v : logits_of(bad_norm, ids)) CHECK(std::isnan(v));
         const Floats got = logits_of(bad_head, ids);
         for (std::size_t i = 0; i < got.size(); ++i) {
-            if (i % good.vocab() == 300) CHECK(std::isnan(got[i]));
-            else CHECK(got[i] == want[i]);
+            if (i % good.vocab() == 300)
+                CHECK(std::isnan(got[i]));
+            else
+                CHECK(got[i] == want[i]);
         }
         CHECK(good.forward().argmax(got.data(), good.vocab()) == -1);
         CHECK(good.forward().argmax(got.data(), 300) >= 0);
@@ -332,12 +349,15 @@ TEST_CASE("model/forward: a NaN in the final norm makes all logits NaN, one in l
     }
 }
 
-TEST_CASE("model/forward: a NaN in one segment's token faults that segment alone and names the token; others keep their bits") {
+TEST_CASE(
+    "model/forward: a NaN in one segment's token faults that segment alone and names the token; others keep their "
+    "bits") {
     const std::size_t hidden = golden_b().config.shape.hidden;
     Floats poison(hidden, kNan);
     for (const ArchName arch : engine::arches_of_this_cpu()) {
         Runner runner(golden_b(), arch, 2);
-        const Ids a = some_ids(9, runner.vocab(), 6), b = some_ids(12, runner.vocab(), 7), c = some_ids(1, runner.vocab(), 8);
+        const Ids a = some_ids(9, runner.vocab(), 6), b = some_ids(12, runner.vocab(), 7),
+                  c = some_ids(1, runner.vocab(), 8);
         const Floats want_a = logits_of(runner, a), want_c = logits_of(runner, c);
         std::vector<const float*> rows(b.size(), nullptr);
         rows[5] = poison.data();
@@ -374,7 +394,8 @@ TEST_CASE("model/forward: poison in the padding of A_log changes nothing (trap 1
     }
 }
 
-TEST_CASE("model/forward: poison in layer 0's self_attention_res_* changes nothing; in its mlp_res_* it does (trap 37)") {
+TEST_CASE(
+    "model/forward: poison in layer 0's self_attention_res_* changes nothing; in its mlp_res_* it does (trap 37)") {
     const std::size_t hidden = golden_b().config.shape.hidden;
     const Ids ids = some_ids(20, golden_b().vocab(), 6);
     Runner good(golden_b(), engine::widest_arch(), 2);
@@ -384,7 +405,8 @@ TEST_CASE("model/forward: poison in layer 0's self_attention_res_* changes nothi
     Runner same(golden_b(), changed.view, engine::widest_arch(), 2);
     CHECK(same_bits(logits_of(same, ids), want));
     Changed second(golden_b());
-    std::fill_n(second.own(second.layers[0].mlp_fold, hidden), hidden, 0.125F);  // the second mix of layer 0 is a real one
+    std::fill_n(second.own(second.layers[0].mlp_fold, hidden), hidden,
+                0.125F);  // the second mix of layer 0 is a real one
     Runner other(golden_b(), second.view, engine::widest_arch(), 2);
     CHECK_FALSE(same_bits(logits_of(other, ids), want));
     Changed exchanged(golden_b());  // trap 40: the two sides' vectors are different things
@@ -403,7 +425,8 @@ TEST_CASE("model/forward: a weight that cannot be read is a fault of the whole s
         bool rows_fail = false;
         bool acquire(const layers::Weight&, std::size_t, bool, layers::Panel&) noexcept override { return false; }
         void release(const layers::Weight&, const layers::Panel&) noexcept override {}
-        bool read_rows(const layers::Weight& w, const std::int32_t* rows, std::size_t n, std::byte* out) noexcept override {
+        bool read_rows(const layers::Weight& w, const std::int32_t* rows, std::size_t n,
+                       std::byte* out) noexcept override {
             return !rows_fail && good->read_rows(w, rows, n, out);
         }
     } source;
@@ -442,9 +465,10 @@ TEST_CASE("model/forward: progress is reported once a layer, in order, on the ca
     Runner runner(golden_b(), engine::widest_arch(), 2);
     std::vector<std::size_t> seen;
     runner.services.progress = {[](void* user, std::size_t layer, std::size_t) noexcept {
-                                    static_cast<std::vector<std::size_t>*>(user)->push_back(layer);
-                                    return true;
-                                }, &seen};
+        static_cast<std::vector<std::size_t>*>(user)->push_back(layer);
+        return true;
+                                },
+                                &seen};
     logits_of(runner, some_ids(3, runner.vocab(), 1));
     CHECK(seen == std::vector<std::size_t>{1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
@@ -460,13 +484,18 @@ namespace {
 void stream_all(Changed& changed, PanelSource& source) {
     for (model::DecoderLayer& l : changed.layers) {
         if (l.kind == model::LayerKind::kda)
-            for (layers::Weight* w : {&l.kda.q, &l.kda.k, &l.kda.v, &l.kda.g, &l.kda.o, &l.kda.f_a, &l.kda.f_b, &l.kda.b}) source.take(*w);
+            for (layers::Weight* w :
+                 {&l.kda.q, &l.kda.k, &l.kda.v, &l.kda.g, &l.kda.o, &l.kda.f_a, &l.kda.f_b, &l.kda.b})
+                source.take(*w);
         else
-            for (layers::Weight* w : {&l.mla.q_a, &l.mla.q_b, &l.mla.kv_a, &l.mla.kv_b, &l.mla.g, &l.mla.o}) source.take(*w);
+            for (layers::Weight* w : {&l.mla.q_a, &l.mla.q_b, &l.mla.kv_a, &l.mla.kv_b, &l.mla.g, &l.mla.o})
+                source.take(*w);
         if (l.dense)
             for (layers::Weight* w : {&l.mlp.gate, &l.mlp.up, &l.mlp.down}) source.take(*w);
         else
-            for (layers::Weight* w : {&l.moe.gate, &l.moe.down, &l.moe.up, &l.moe.shared.gate, &l.moe.shared.up, &l.moe.shared.down}) source.take(*w);
+            for (layers::Weight* w :
+                 {&l.moe.gate, &l.moe.down, &l.moe.up, &l.moe.shared.gate, &l.moe.shared.up, &l.moe.shared.down})
+                source.take(*w);
     }
     source.take(changed.view.lm_head);
 }
@@ -484,7 +513,10 @@ struct FailingExperts final : layers::ExpertService {
             for (std::size_t j = 0; j < routes.top_k; ++j) {
                 if (faults[t] && layer > at_layer && routes.ids[t * routes.top_k + j] != -1) ++asked_after_failure;
                 if (layer != at_layer || routes.ids[t * routes.top_k + j] != expert || faults[t]) continue;
-                faults[t] = {.code = FaultCode::expert_failed, .layer = static_cast<std::int32_t>(layer), .token = static_cast<std::int32_t>(t), .expert = expert};
+                faults[t] = {.code = FaultCode::expert_failed,
+                             .layer = static_cast<std::int32_t>(layer),
+                             .token = static_cast<std::int32_t>(t),
+                             .expert = expert};
                 for (std::size_t i = 0; i < e.cols; ++i) e.row(t * routes.top_k + j)[i] = kNan;
                 ++failed;
             }
@@ -493,7 +525,9 @@ struct FailingExperts final : layers::ExpertService {
 
 }  // namespace
 
-TEST_CASE("model/forward: all weights streamed in panels of 1, 3 or all rows: the bits of the resident model; kv_b comes whole") {
+TEST_CASE(
+    "model/forward: all weights streamed in panels of 1, 3 or all rows: the bits of the resident model; kv_b comes "
+    "whole") {
     const Ids ids = some_ids(10, golden_b().vocab(), 6);
     for (const ArchName arch : engine::arches_of_this_cpu()) {
         Runner resident(golden_b(), arch, 2);
@@ -514,7 +548,8 @@ TEST_CASE("model/forward: all weights streamed in panels of 1, 3 or all rows: th
     }
 }
 
-TEST_CASE("model/forward: whichever read fails, the fault names its layer, no panel stays held, and the next step is right") {
+TEST_CASE(
+    "model/forward: whichever read fails, the fault names its layer, no panel stays held, and the next step is right") {
     const Ids prompt = some_ids(9, golden_b().vocab(), 1), ids = some_ids(3, golden_b().vocab(), 6);
     Runner resident(golden_b(), engine::widest_arch(), 2);
     Sequence want(resident);
@@ -548,7 +583,8 @@ TEST_CASE("model/forward: whichever read fails, the fault names its layer, no pa
     CHECK(total > 80);
 }
 
-TEST_CASE("model/forward: a failed expert is the fault of the segments that wanted it; the others keep every bit (trap 30)") {
+TEST_CASE(
+    "model/forward: a failed expert is the fault of the segments that wanted it; the others keep every bit (trap 30)") {
     for (const ArchName arch : engine::arches_of_this_cpu()) {
         Runner runner(golden_b(), arch, 2);
         std::vector<Ids> ids;
@@ -588,7 +624,8 @@ TEST_CASE("model/forward: a failed expert is the fault of the segments that want
             CHECK(service.asked_after_failure == 0);  // a token that failed asks for no more experts
             mixed += bad > 0 && bad < segments.size();
             for (auto& sequence : sequences) sequence->state.abandon();
-            for (auto& sequence : sequences) CHECK(same_bits(sequence->snapshot(runner), Sequence(runner).snapshot(runner)));
+            for (auto& sequence : sequences)
+                CHECK(same_bits(sequence->snapshot(runner), Sequence(runner).snapshot(runner)));
         }
         CHECK(mixed > 0);
         runner.services.experts = nullptr;  // no service at all: a fault, not a crash
@@ -612,7 +649,10 @@ TEST_CASE("model/forward: two callers at once, each with its own scratch, on one
         for (int i = 0; i < 10; ++i) {
             Sequence sequence(second);
             model::Segment s = sequence.segment(second, b, b.size());
-            same = same && !second.forward().run(second.exec, second.services, &s, 1, {second.workspace(), second.need.workspace}) && same_bits(sequence.logits, want_b);
+            same = same &&
+                   !second.forward().run(second.exec, second.services, &s, 1,
+                                         {second.workspace(), second.need.workspace}) &&
+                   same_bits(sequence.logits, want_b);
         }
     });
     for (int i = 0; i < 10; ++i) {
@@ -625,7 +665,9 @@ TEST_CASE("model/forward: two callers at once, each with its own scratch, on one
     CHECK(same);
 }
 
-TEST_CASE("model/forward: a step that makes no sense is a fault and touches nothing: wants beyond its tokens, one state twice") {
+TEST_CASE(
+    "model/forward: a step that makes no sense is a fault and touches nothing: wants beyond its tokens, one state "
+    "twice") {
     Runner runner(golden_b(), engine::widest_arch(), 2);
     const Ids ids = some_ids(4, runner.vocab(), 6);
     Sequence a(runner), b(runner);
@@ -641,12 +683,14 @@ TEST_CASE("model/forward: a step that makes no sense is a fault and touches noth
     core::Exec none = runner.exec;
     none.threads = 0;
     model::Segment good = a.segment(runner, ids, 1);
-    CHECK(runner.forward().run(none, runner.services, &good, 1, {runner.workspace(), runner.need.workspace}).code == FaultCode::scratch_too_small);
+    CHECK(runner.forward().run(none, runner.services, &good, 1, {runner.workspace(), runner.need.workspace}).code ==
+          FaultCode::scratch_too_small);
     a.state.abandon();
     CHECK(same_bits(a.snapshot(runner), before));
 }
 
-TEST_CASE("model/forward: progress that answers false ends the step with the fault interrupted; abandon leaves nothing") {
+TEST_CASE(
+    "model/forward: progress that answers false ends the step with the fault interrupted; abandon leaves nothing") {
     const Ids prompt = some_ids(11, golden_b().vocab(), 1);
     for (const std::size_t n : {std::size_t{3}, std::size_t{20}})
         for (std::size_t stop = 1; stop <= 9; ++stop) {
@@ -655,7 +699,10 @@ TEST_CASE("model/forward: progress that answers false ends the step with the fau
             Sequence got(runner), want(runner);
             REQUIRE_FALSE(got.feed(runner, prompt, 1));
             REQUIRE_FALSE(want.feed(runner, prompt, 1));
-            runner.services.progress = {[](void* user, std::size_t layer, std::size_t) noexcept { return layer < *static_cast<std::size_t*>(user); }, &stop};
+            runner.services.progress = {[](void* user, std::size_t layer, std::size_t) noexcept {
+                return layer < *static_cast<std::size_t*>(user);
+                                        },
+                                        &stop};
             model::Segment segment = got.segment(runner, ids, 1);
             CHECK(runner.run({&segment, 1}).code == FaultCode::interrupted);
             runner.services.progress = {};
@@ -667,15 +714,19 @@ TEST_CASE("model/forward: progress that answers false ends the step with the fau
         }
 }
 
-TEST_CASE("model/forward: services and progress run under the contract's environment; the caller's own comes back after the step") {
+TEST_CASE(
+    "model/forward: services and progress run under the contract's environment; the caller's own comes back after the "
+    "step") {
     struct Watch final : layers::ExpertService {
         layers::ExpertService* inner = nullptr;
         bool right = true;
         std::size_t calls = 0;
-        void submit(const core::Exec& exec, std::size_t layer, const layers::Routes& routes, core::MatView<const float> z,
-                    core::MatView<float> e, core::Fault* faults, core::Arena scratch) noexcept override {
+        void submit(const core::Exec& exec, std::size_t layer, const layers::Routes& routes,
+                    core::MatView<const float> z, core::MatView<float> e, core::Fault* faults,
+                    core::Arena scratch) noexcept override {
             ++calls;
-            right = right && (core::FpGuard::read() & ~decltype(core::FpGuard::read()){0x3f}) == core::FpGuard::kContract;  // without sticky flags
+            right = right && (core::FpGuard::read() & ~decltype(core::FpGuard::read()){0x3f}) ==
+                                 core::FpGuard::kContract;  // without sticky flags
             inner->submit(exec, layer, routes, z, e, faults, scratch);
         }
     } watch;
@@ -690,12 +741,14 @@ TEST_CASE("model/forward: services and progress run under the contract's environ
         golden_b().experts.use(runner.forward().expert_kernel());
         const auto own = core::FpGuard::read();
 #if defined(__x86_64__)
-        const auto odd = core::FpGuard::kContract | 0x8040U | 0x6000U;  // flush to zero, denormals are zero, round to zero
+        const auto odd =
+            core::FpGuard::kContract | 0x8040U | 0x6000U;  // flush to zero, denormals are zero, round to zero
 #else
         const auto odd = core::FpGuard::kContract | (std::uint64_t{1} << 24) | (std::uint64_t{3} << 22);
 #endif
         core::FpGuard::write(odd);
-        const core::Fault fault = runner.forward().run(runner.exec, runner.services, &segment, 1, {runner.workspace(), runner.need.workspace});
+        const core::Fault fault = runner.forward().run(runner.exec, runner.services, &segment, 1,
+                                                       {runner.workspace(), runner.need.workspace});
         const auto after = core::FpGuard::read();
         core::FpGuard::write(own);
         CHECK_FALSE(fault);

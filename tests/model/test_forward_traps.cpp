@@ -30,7 +30,8 @@ enum class Wrong {
 Mat logits_of(const oracle::Model& model, const std::vector<Index>& ids, Wrong wrong) {
     const oracle::Config& c = model.config();
     const auto vector = [&](Index n, const std::string& which) {
-        return model.checkpoint().vector("language_model.model.layers." + std::to_string(n) + "." + which + ".weight", c.hidden);
+        return model.checkpoint().vector("language_model.model.layers." + std::to_string(n) + "." + which + ".weight",
+                                         c.hidden);
     };
     std::vector<Mat> blocks;
     Mat prefix = model.embed(ids);
@@ -54,15 +55,20 @@ Mat logits_of(const oracle::Model& model, const std::vector<Index>& ids, Wrong w
         const Mat h = blocks.empty() ? prefix : mix(vector(n, first + "_norm"), vector(n, first + "_proj"));
         const Mat a = model.attention(n, oracle::rmsnorm(h, model.norm(n, "input_layernorm"), c.eps));
         if ((wrong == Wrong::boundary_one_later ? n + 1 : n) % c.block == 0) {
-            blocks.push_back(wrong == Wrong::snapshot_of_the_mixed_h ? h : wrong == Wrong::cleared_before_snapshot ? a : prefix);
+            blocks.push_back(wrong == Wrong::snapshot_of_the_mixed_h   ? h
+                             : wrong == Wrong::cleared_before_snapshot ? a
+                                                                       : prefix);
             prefix = wrong == Wrong::prefix_not_cleared ? Mat(prefix + a) : a;
         } else {
             prefix = (wrong == Wrong::adds_to_the_mixed_h ? h : prefix) + a;
         }
-        const Mat g = wrong == Wrong::second_mix_of_layer_0 && n == 0 ? prefix : mix(vector(n, second + "_norm"), vector(n, second + "_proj"));
+        const Mat g = wrong == Wrong::second_mix_of_layer_0 && n == 0
+                          ? prefix
+                          : mix(vector(n, second + "_norm"), vector(n, second + "_proj"));
         const Mat x = oracle::rmsnorm(g, model.norm(n, "post_attention_layernorm"), c.eps);
         const Mat& base = wrong == Wrong::adds_to_the_mixed_h ? g : prefix;
-        prefix = base + (model.is_dense(n) ? oracle::dense_mlp(x, model.dense(n), c.situ) : oracle::latent_moe(x, model.moe(n), c.situ, c.eps).out);
+        prefix = base + (model.is_dense(n) ? oracle::dense_mlp(x, model.dense(n), c.situ)
+                                           : oracle::latent_moe(x, model.moe(n), c.situ, c.eps).out);
     }
     if (wrong != Wrong::no_output_mix) {
         blocks.push_back(prefix);
@@ -85,7 +91,9 @@ TEST_CASE("model/forward: traps 33 to 40, the residual stream with one thing wro
         Runner runner(model, arch, 2);
         Sequence sequence(runner);
         REQUIRE_FALSE(sequence.feed(runner, ids, ids.size()));
-        got.push_back(Eigen::Map<const Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>(sequence.logits.data(), 8, static_cast<Index>(model.vocab())).cast<double>());
+        got.push_back(Eigen::Map<const Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>(sequence.logits.data(), 8,
+                                                                                      static_cast<Index>(model.vocab()))
+                          .cast<double>());
     }
     const auto distance = [&](Wrong wrong) {
         const Mat want = logits_of(f64, wide, wrong);
@@ -102,7 +110,8 @@ TEST_CASE("model/forward: traps 33 to 40, the residual stream with one thing wro
     CHECK_MESSAGE(distance(Wrong::prefix_not_cleared).first > 1e-2, "trap 35: the sum starts again at a boundary");
     CHECK_MESSAGE(distance(Wrong::cleared_before_snapshot).first > 1e-2, "trap 35: after the snapshot");
     CHECK_MESSAGE(distance(Wrong::boundary_one_later).first > 1e-2, "trap 36: boundaries at N % block == 0, in layers");
-    CHECK_MESSAGE(distance(Wrong::second_mix_of_layer_0).first > 1e-2, "trap 37: only the first mix of layer 0 is trivial");
+    CHECK_MESSAGE(distance(Wrong::second_mix_of_layer_0).first > 1e-2,
+                  "trap 37: only the first mix of layer 0 is trivial");
     CHECK_MESSAGE(distance(Wrong::adds_to_the_mixed_h).first > 1e-2, "trap 38: outputs are added to the running sum");
     CHECK_MESSAGE(distance(Wrong::no_output_mix).first > 1e-2, "trap 39: the output mix is not skipped");
     CHECK_MESSAGE(distance(Wrong::sides_exchanged).first > 1e-2, "trap 40: each side has its own vectors");

@@ -34,7 +34,8 @@ Floats next_steps(Sequence& sequence, Runner& runner) {
 
 }  // namespace
 
-TEST_CASE("model/state: a step of n tokens committed for its first m equals feeding m tokens, bit for bit, all m <= n <= 8") {
+TEST_CASE(
+    "model/state: a step of n tokens committed for its first m equals feeding m tokens, bit for bit, all m <= n <= 8") {
     const Ids prompt = some_ids(11, golden_b().vocab(), 1), draft = some_ids(State::kLogTokens, golden_b().vocab(), 2);
     for (const ArchName arch : engine::arches_of_this_cpu()) {
         INFO("arch ", std::string(engine::name(arch)));
@@ -62,7 +63,8 @@ TEST_CASE("model/state: a step of n tokens committed for its first m equals feed
     }
 }
 
-TEST_CASE("model/state: the first commit of a sequence may be partial too (the conv history is shorter than the taps)") {
+TEST_CASE(
+    "model/state: the first commit of a sequence may be partial too (the conv history is shorter than the taps)") {
     const Ids draft = some_ids(State::kLogTokens, golden_b().vocab(), 5);
     Runner runner(golden_b(), engine::widest_arch(), 1);
     for (std::size_t m = 0; m <= 5; ++m) {
@@ -128,9 +130,10 @@ TEST_CASE("model/state: positions 255, 256, 257 and a step over a page border gi
         const Floats want = whole.feed_all(runner, ids, ids.size());
         REQUIRE(all_finite(want));
         const std::vector<std::vector<std::size_t>> cuts{
-            {kPage - 1, 1, 1, 1, kPage - 4, 1, 1, 1, 1, 1, 3},  // single tokens at positions 255, 256, 257 and 511, 512, 513
-            {kPage, kPage, 6},                                   // steps that end on the border
-            {kPage - 3, 8, kPage - 8, 9},                        // a logged step over the border, and a long one
+            {kPage - 1, 1, 1, 1, kPage - 4, 1, 1, 1, 1, 1,
+             3},                           // single tokens at positions 255, 256, 257 and 511, 512, 513
+            {kPage, kPage, 6},             // steps that end on the border
+            {kPage - 3, 8, kPage - 8, 9},  // a logged step over the border, and a long one
         };
         for (const auto& cut : cuts) {
             Sequence sequence(runner);
@@ -138,7 +141,8 @@ TEST_CASE("model/state: positions 255, 256, 257 and a step over a page border gi
             bool same = true;
             for (const std::size_t n : cut) {
                 REQUIRE_FALSE(sequence.feed(runner, part(ids, at, n), n));
-                same = same && same_bits(sequence.logits, std::span(want).subspan(at * runner.vocab(), n * runner.vocab()));
+                same = same &&
+                       same_bits(sequence.logits, std::span(want).subspan(at * runner.vocab(), n * runner.vocab()));
                 at += n;
             }
             REQUIRE(at == ids.size());
@@ -159,8 +163,10 @@ TEST_CASE("model/state: a partial commit and an abandon at a page border leave t
         if (m != 0) REQUIRE_FALSE(want.feed(runner, part(draft, 0, m), 1));
         model::Segment segment = got.segment(runner, draft, 1);
         REQUIRE_FALSE(runner.run({&segment, 1}));
-        if (m == 0) got.state.abandon();
-        else got.commit(runner, m);
+        if (m == 0)
+            got.state.abandon();
+        else
+            got.commit(runner, m);
         CHECK(same_bits(got.snapshot(runner), want.snapshot(runner)));
         CHECK(same_bits(next_steps(got, runner), next_steps(want, runner)));
     }
@@ -194,9 +200,12 @@ TEST_CASE("model/state: bytes() counts whole pages, the log, and the copy only f
     CHECK(State::bytes(view, 1, 9) == State::bytes(view, 1, 8) + 4 * kda * state);
 }
 
-TEST_CASE("model/state: a clone goes its own way from the same position, over page borders too; a begun step is taken back by the next") {
+TEST_CASE(
+    "model/state: a clone goes its own way from the same position, over page borders too; a begun step is taken back "
+    "by the next") {
     Runner runner(golden_f(), engine::widest_arch(), 2, kPage + 20);
-    const Ids prompt = some_ids(kPage - 1, runner.vocab(), 4), a = some_ids(20, runner.vocab(), 5), b = some_ids(20, runner.vocab(), 6);
+    const Ids prompt = some_ids(kPage - 1, runner.vocab(), 4), a = some_ids(20, runner.vocab(), 5),
+              b = some_ids(20, runner.vocab(), 6);
     Sequence want(runner), original(runner);
     REQUIRE_FALSE(want.feed(runner, prompt, 1));
     REQUIRE_FALSE(original.feed(runner, prompt, 1));

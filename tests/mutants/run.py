@@ -61,6 +61,17 @@ def scalar_only(path, text):
     return text
 
 
+def find_blind(text, wanted):
+    """Where `wanted` stands in `text`, white space aside (the formatter may break a line elsewhere): (begin, end) pairs."""
+    at = [i for i, c in enumerate(text) if not c.isspace()]
+    squeezed, wanted = "".join(text[i] for i in at), "".join(wanted.split())
+    found, i = [], squeezed.find(wanted)
+    while i >= 0:
+        found.append((at[i], at[i + len(wanted) - 1] + 1))
+        i = squeezed.find(wanted, i + 1)
+    return found
+
+
 class Failure(Exception):
     """A program or the compiler said no; the text says which."""
 
@@ -118,11 +129,13 @@ class Tree:
         for path, before, after in mutant.edits:
             full = os.path.join(self.root, path)
             text = read(full)
-            if text.count(before) != 1:
+            places = find_blind(text, before)
+            if len(places) != 1:
                 self.restore()
-                raise Failure(f"the old text occurs {text.count(before)} times in {path}, not once")
+                raise Failure(f"the old text occurs {len(places)} times in {path}, not once")
             self.mutated.setdefault(path, (text, os.stat(full)))
-            write(full, text.replace(before, after))
+            begin, end = places[0]
+            write(full, text[:begin] + after.strip() + text[end:])
 
     def restore(self):
         for path, (text, stat) in self.mutated.items():

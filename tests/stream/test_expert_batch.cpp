@@ -20,14 +20,17 @@ Visits visits(const std::vector<std::int32_t>& ids, std::size_t top_k, std::size
     const ExpertBatch batch({ids.data(), ids.size() / top_k, top_k}, experts, arena);
     CHECK_FALSE(arena.overflowed());
     Visits all;
-    batch.for_each([&](std::size_t expert, std::span<const std::uint32_t> slots) { all.push_back({expert, {slots.begin(), slots.end()}}); });
+    batch.for_each([&](std::size_t expert, std::span<const std::uint32_t> slots) {
+        all.push_back({expert, {slots.begin(), slots.end()}});
+    });
     return all;
 }
 
 }  // namespace
 
 TEST_CASE("stream/expert_batch: each distinct expert once, ids ascending, slots ascending, -1 passed over") {
-    CHECK(visits({5, 2, /**/ -1, -1, /**/ 2, 0, /**/ 5, 6}, 2, 7) == Visits{{0, {5}}, {2, {1, 4}}, {5, {0, 6}}, {6, {7}}});
+    CHECK(visits({5, 2, /**/ -1, -1, /**/ 2, 0, /**/ 5, 6}, 2, 7) ==
+          Visits{{0, {5}}, {2, {1, 4}}, {5, {0, 6}}, {6, {7}}});
     CHECK(visits({0}, 1, 1) == Visits{{0, {0}}});
     CHECK(visits({-1, -1, -1}, 3, 4).empty());
     CHECK(visits({}, 2, 4).empty());
@@ -53,8 +56,9 @@ TEST_CASE("stream/expert_batch: random routes: every slot exactly once, under it
 TEST_CASE("stream/expert_batch: run_expert gathers its tokens' rows and scatters to its slots, and to no others") {
     // A kernel that adds 100 to what it gets, and counts how it was called.
     static std::vector<std::size_t> calls;
-    const layers::ExpertKernel kernel = [](const core::Exec&, const layers::ExpertWeights&, layers::Situ, core::MatView<const float> z,
-                                           core::MatView<float> out, core::Arena) noexcept -> core::Fault {
+    const layers::ExpertKernel kernel = [](const core::Exec&, const layers::ExpertWeights&, layers::Situ,
+                                           core::MatView<const float> z, core::MatView<float> out,
+                                           core::Arena) noexcept -> core::Fault {
         calls.push_back(z.rows);
         for (std::size_t t = 0; t < z.rows; ++t)
             for (std::size_t i = 0; i < z.cols; ++i) out.row(t)[i] = z.row(t)[i] + 100;
@@ -65,14 +69,17 @@ TEST_CASE("stream/expert_batch: run_expert gathers its tokens' rows and scatters
     for (std::size_t i = 0; i < z.size(); ++i) z[i] = static_cast<float>(i);
     std::vector<std::byte> memory(1 << 12);
     std::byte* const at = memory.data() + (64 - reinterpret_cast<std::size_t>(memory.data()) % 64) % 64;
-    for (const std::vector<std::uint32_t>& slots : {std::vector<std::uint32_t>{5}, std::vector<std::uint32_t>{0, 3, 6}}) {
+    for (const std::vector<std::uint32_t>& slots :
+         {std::vector<std::uint32_t>{5}, std::vector<std::uint32_t>{0, 3, 6}}) {
         calls.clear();
         std::vector<float> e(kTokens * kTopK * kCols, -1.0F);
-        CHECK(!stream::run_expert({}, kernel, {}, {}, kTopK, slots, {z.data(), kTokens, kCols}, {e.data(), kTokens * kTopK, kCols}, {at, memory.size() - 64}));
+        CHECK(!stream::run_expert({}, kernel, {}, {}, kTopK, slots, {z.data(), kTokens, kCols},
+                                  {e.data(), kTokens * kTopK, kCols}, {at, memory.size() - 64}));
         CHECK(calls == std::vector<std::size_t>{slots.size()});
         for (std::size_t s = 0; s < kTokens * kTopK; ++s) {
             const bool mine = std::find(slots.begin(), slots.end(), s) != slots.end();
-            for (std::size_t i = 0; i < kCols; ++i) CHECK(e[s * kCols + i] == (mine ? z[s / kTopK * kCols + i] + 100 : -1.0F));
+            for (std::size_t i = 0; i < kCols; ++i)
+                CHECK(e[s * kCols + i] == (mine ? z[s / kTopK * kCols + i] + 100 : -1.0F));
         }
     }
 }

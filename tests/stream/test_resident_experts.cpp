@@ -30,13 +30,16 @@ void write_shards(const TempFolder& folder, const std::vector<MiniTensor>& tenso
 
 }  // namespace
 
-TEST_CASE("stream/resident_experts: golden B stores its experts away from their trunk (the fixture is what it claims to be)") {
+TEST_CASE(
+    "stream/resident_experts: golden B stores its experts away from their trunk (the fixture is what it claims to "
+    "be)") {
     const auto index = checkpoint::ShardIndex::open(golden_dir("B"), 1);
     std::size_t away = 0;
     for (std::uint32_t layer = 1; layer < 9; ++layer) {
         const auto trunk = *index.find(model::names::layer(layer, model::names::kInputNorm));
         for (std::uint32_t e = 0; e < 7; ++e)
-            away += index.expert(layer, e, checkpoint::ExpertMatrix::gate, checkpoint::ExpertPart::packed)->shard != trunk.shard;
+            away += index.expert(layer, e, checkpoint::ExpertMatrix::gate, checkpoint::ExpertPart::packed)->shard !=
+                    trunk.shard;
     }
     CHECK(away > 0);
 }
@@ -49,7 +52,9 @@ TEST_CASE("stream/resident_experts: traps 49 and 50, experts scattered over shar
     for (const unsigned shards : {1U, 3U})
         for (int order = 0; order < 3; ++order) {
             if (order == 0) std::reverse(tensors.begin(), tensors.end());
-            if (order == 1) std::sort(tensors.begin(), tensors.end(), [](const MiniTensor& a, const MiniTensor& b) { return a.data.size() < b.data.size(); });
+            if (order == 1)
+                std::sort(tensors.begin(), tensors.end(),
+                          [](const MiniTensor& a, const MiniTensor& b) { return a.data.size() < b.data.size(); });
             if (order == 2) std::rotate(tensors.begin(), tensors.begin() + 17, tensors.end());
             const TempFolder folder;
             write_shards(folder, tensors, shards);
@@ -58,7 +63,9 @@ TEST_CASE("stream/resident_experts: traps 49 and 50, experts scattered over shar
         }
 }
 
-TEST_CASE("stream/resident_experts: bytes() is what load() holds and reports; any number of reading threads gives the same bits") {
+TEST_CASE(
+    "stream/resident_experts: bytes() is what load() holds and reports; any number of reading threads gives the same "
+    "bits") {
     const std::string dir = golden_dir("B");
     const auto config = model::read_config(dir + "/config.json");
     const auto index = checkpoint::ShardIndex::open(dir, 1);

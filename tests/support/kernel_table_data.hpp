@@ -39,34 +39,24 @@ inline float value(Kind kind, std::uint64_t seed, std::uint64_t i) {
     const std::uint64_t h = hash(seed ^ 0x5bd1e995U, i);
     const float u = uniform(seed, i);
     switch (kind) {
-        case Kind::plain:
-            return 3 * u;
+        case Kind::plain: return 3 * u;
         case Kind::wide:  // any finite exponent
             return std::ldexp(u, static_cast<int>(h % 250) - 125);
-        case Kind::subnormal:
-            return h % 3 == 0 ? u : std::ldexp(u, -126 - static_cast<int>(h % 20));
-        case Kind::huge:
-            return std::ldexp(u, 120 + static_cast<int>(h % 8));
+        case Kind::subnormal: return h % 3 == 0 ? u : std::ldexp(u, -126 - static_cast<int>(h % 20));
+        case Kind::huge: return std::ldexp(u, 120 + static_cast<int>(h % 8));
         case Kind::cancelling: {  // i and i ^ 1 nearly cancel, magnitudes vary
             const float base = std::ldexp(uniform(seed, i | 1U), static_cast<int>(hash(seed, i | 1U) % 40) - 20);
             return (i & 1U) != 0 ? base : -base * (1 + std::ldexp(static_cast<float>(h % 3), -22));
         }
         case Kind::special:
             switch (h % 96) {
-                case 0:
-                    return kNaN;
-                case 1:
-                    return kInf;
-                case 2:
-                    return -kInf;
-                case 3:
-                    return -0.0F;
-                case 4:
-                    return 0.0F;
-                case 5:
-                    return std::numeric_limits<float>::denorm_min();
-                default:
-                    return 3 * u;
+                case 0: return kNaN;
+                case 1: return kInf;
+                case 2: return -kInf;
+                case 3: return -0.0F;
+                case 4: return 0.0F;
+                case 5: return std::numeric_limits<float>::denorm_min();
+                default: return 3 * u;
             }
     }
     return u;
@@ -126,14 +116,10 @@ class Weights {
     static unsigned scale_byte(Kind kind, std::uint64_t h) {
         const auto pick = static_cast<unsigned>(h >> 20);
         switch (kind) {
-            case Kind::plain:
-                return 117 + pick % 10;
-            case Kind::subnormal:
-                return pick % 3;
-            case Kind::huge:
-                return 250 + pick % 5;
-            default:
-                return pick % 256;  // 255 included
+            case Kind::plain: return 117 + pick % 10;
+            case Kind::subnormal: return pick % 3;
+            case Kind::huge: return 250 + pick % 5;
+            default: return pick % 256;  // 255 included
         }
     }
     std::size_t rows_, cols_, shift_;

@@ -61,7 +61,10 @@ TEST_CASE("text/rank_file: everything else is an error that names the file and t
     CHECK(contains(error(good.substr(good.find('\n') + 1)), "line 1: the rank must be 0"));
     CHECK(contains(error("\xEF\xBB\xBF" + good), "line 1: the token is not base64"));
     CHECK(contains(error("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "Git LFS pointer"));
-    CHECK(contains(error("<!DOCTYPE html>\n"), "line 1: "));
+    CHECK(contains(error("<!DOCTYPE html>\n"), "an HTML or XML page"));
+    CHECK(contains(after("<!DOCTYPE html>\n"), "line 257: "));
+    // "GGUF" is base64: what looks like another file and reads as ranks is ranks.
+    CHECK(contains(error("GGUF 0\n"), "no token for the single byte 0"));
     std::string without_ff = good.substr(0, good.rfind('\n', good.size() - 2) + 1);
     CHECK(contains(error(without_ff), "no token for the single byte 255"));
 }

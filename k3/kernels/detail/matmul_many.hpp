@@ -10,8 +10,8 @@
 namespace k3::kernels::inline K3_TARGET {
 namespace detail {
 
-inline constexpr std::size_t kTokenTile = 64;           // tokens that share one decoding of the weights
-inline constexpr std::size_t kChunk = 256;              // columns
+inline constexpr std::size_t kTokenTile = 64;            // tokens that share one decoding of the weights
+inline constexpr std::size_t kChunk = 256;               // columns
 inline constexpr std::size_t kChunkStride = kChunk + 8;  // not a power of two: rows would collide in cache sets
 inline constexpr std::size_t kRowBlock = 24;
 
@@ -32,7 +32,8 @@ inline constexpr std::size_t kManyLocalBytes = (kRowBlock * kChunkStride + kRowB
 
 /// Packs one token of a tile: [chunk][token][kChunkStride] doubles, the tail padded with +0 to a multiple of eight.
 template <simd::Arch A>
-K3_INLINE void pack_token(const float* x, std::size_t cols, std::size_t token, std::size_t padded, double* pack) noexcept {
+K3_INLINE void pack_token(const float* x, std::size_t cols, std::size_t token, std::size_t padded,
+                          double* pack) noexcept {
     for (std::size_t chunk = 0; chunk < chunks_of(cols); ++chunk) {
         double* out = pack + (chunk * padded + token) * kChunkStride;
         const std::size_t first = chunk * kChunk;
@@ -45,7 +46,8 @@ K3_INLINE void pack_token(const float* x, std::size_t cols, std::size_t token, s
 
 /// acc[row][token] lanes += w[row] . x[token] over `vectors` groups of eight columns.
 template <simd::Arch A>
-K3_INLINE void micro(const double* w, const double* x, std::size_t vectors, double* acc, std::size_t acc_tokens) noexcept {
+K3_INLINE void micro(const double* w, const double* x, std::size_t vectors, double* acc,
+                     std::size_t acc_tokens) noexcept {
     using R = simd::Regs<A>;
     constexpr std::size_t kRows = MicroTile<A>::kRows, kTokens = MicroTile<A>::kTokens, kWidth = R::kWidth64;
     for (std::size_t slice = 0; slice < 8; slice += kWidth) {
@@ -58,7 +60,8 @@ K3_INLINE void micro(const double* w, const double* x, std::size_t vectors, doub
         for (std::size_t k = 0; k < vectors; ++k) {
             const std::size_t at = 8 * k + slice;
             typename R::f64 xs[kTokens];
-            simd::unroll<kTokens>([&](auto t) __attribute__((always_inline)) { xs[t] = R::load(x + t * kChunkStride + at); });
+            simd::unroll<kTokens>([&](auto t)
+                                      __attribute__((always_inline)) { xs[t] = R::load(x + t * kChunkStride + at); });
             simd::unroll<kRows>([&](auto r) __attribute__((always_inline)) {
                 const typename R::f64 weight = R::load(w + r * kChunkStride + at);
                 simd::unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
@@ -81,7 +84,8 @@ K3_INLINE void decode_row(typename F::Row row, std::size_t first, std::size_t co
     for (; i + F::kBlock <= count; i += F::kBlock) {
         simd::f64x8<A> values[F::kBlock / 8];
         F::template decode<A>(row, first + i, values);
-        simd::unroll<F::kBlock / 8>([&](auto k) __attribute__((always_inline)) { simd::store<A>(out + i + 8 * k, values[k]); });
+        simd::unroll<F::kBlock / 8>([&](auto k)
+                                        __attribute__((always_inline)) { simd::store<A>(out + i + 8 * k, values[k]); });
     }
     if (i < count) F::decode_tail(row, first + i, count - i, out + i);
 }
@@ -100,7 +104,8 @@ void many(const formats::Packed<F>& w, std::size_t begin, std::size_t end, const
         for (std::size_t chunk = 0; chunk < chunks_of(w.cols); ++chunk) {
             const std::size_t first = chunk * kChunk;
             const std::size_t count = w.cols - first < kChunk ? w.cols - first : kChunk;
-            for (std::size_t r = 0; r < rows; ++r) decode_row<F, A>(w.row(block + r), first, count, weights + r * kChunkStride);
+            for (std::size_t r = 0; r < rows; ++r)
+                decode_row<F, A>(w.row(block + r), first, count, weights + r * kChunkStride);
             for (std::size_t i = rows * kChunkStride; i < tile_rows * kChunkStride; ++i) weights[i] = 0.0;
             for (std::size_t t = 0; t < padded; t += MicroTile<A>::kTokens)
                 for (std::size_t r = 0; r < tile_rows; r += MicroTile<A>::kRows)

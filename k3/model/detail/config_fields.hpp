@@ -12,9 +12,13 @@
 #include <vector>
 
 #include "k3/core/error.hpp"
-#include "k3/model/detail/unique_json.hpp"
+#include "k3/io/json_text.hpp"
 
 namespace k3::model::detail {
+
+using io::Json;
+using io::one_line;
+using io::shown;
 
 /// An object in which a field may stand, and how paths into it begin ("text_config.").
 struct Scope {

@@ -28,11 +28,10 @@ using Widest = k3::simd::scalar;
 #endif
 
 struct Scratch {
-    explicit Scratch(std::size_t size)
-        : bytes(static_cast<std::byte*>(::operator new(size, std::align_val_t{64}))) {}
+    explicit Scratch(std::size_t size) : bytes(static_cast<std::byte*>(::operator new (size, std::align_val_t{64}))) {}
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
-    ~Scratch() { ::operator delete(bytes, std::align_val_t{64}); }
+    ~Scratch() { ::operator delete (bytes, std::align_val_t{64}); }
     std::byte* bytes;
 };
 

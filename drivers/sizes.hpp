@@ -1,5 +1,5 @@
-#ifndef K3_DRIVERS_RUN_SIZES_HPP
-#define K3_DRIVERS_RUN_SIZES_HPP
+#ifndef K3_DRIVERS_SIZES_HPP
+#define K3_DRIVERS_SIZES_HPP
 // Numbers and sizes as a user writes them, and how they are written back. Whole strings only: "8x" or "1e3" is refused,
 // never read as its beginning.
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include "k3/core/error.hpp"
 #include "k3/text/utf8.hpp"
 
-namespace k3::run {
+namespace k3::drivers {
 
 /// What a user wrote, fit for one line of an error: no control characters, valid UTF-8, cut where it gets long.
 inline std::string in_quotes(std::string_view text) {
@@ -98,5 +98,5 @@ inline std::string show_seconds(double seconds) {
     return text;
 }
 
-}  // namespace k3::run
+}  // namespace k3::drivers
 #endif

@@ -1,14 +1,14 @@
-#ifndef K3_CHECKPOINT_DETAIL_GUESS_HPP
-#define K3_CHECKPOINT_DETAIL_GUESS_HPP
-// What a file that is not safetensors probably is, from its first bytes. Only for messages: a valid header length may
-// happen to spell "PK", so nothing is refused on a guess alone.
+#ifndef K3_IO_GUESS_HPP
+#define K3_IO_GUESS_HPP
+// What a file that cannot be read as what it should be probably is, from its first bytes. Only for messages: a valid
+// safetensors header length may happen to spell "PK", so nothing is refused on a guess alone.
 #include <optional>
 #include <string_view>
 
-namespace k3::checkpoint::detail {
+namespace k3::io {
 
 struct Guess {
-    std::string_view what;  // completes "is not a safetensors file: it is ..."
+    std::string_view what;  // completes "it is ..."
     std::string_view next;
 };
 
@@ -31,5 +31,5 @@ inline std::optional<Guess> guess(std::string_view head) noexcept {
     return std::nullopt;
 }
 
-}  // namespace k3::checkpoint::detail
+}  // namespace k3::io
 #endif

@@ -1,5 +1,5 @@
-#ifndef K3_MODEL_DETAIL_UNIQUE_JSON_HPP
-#define K3_MODEL_DETAIL_UNIQUE_JSON_HPP
+#ifndef K3_IO_JSON_TEXT_HPP
+#define K3_IO_JSON_TEXT_HPP
 // JSON text to values, with every object's keys unique. The usual parsers keep the last of two equal keys, which turns
 // a config that says two things into one that says either.
 #include <cstddef>
@@ -12,8 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include "k3/core/error.hpp"
+#include "k3/io/guess.hpp"
 
-namespace k3::model::detail {
+namespace k3::io {
 
 using Json = nlohmann::json;
 
@@ -46,15 +47,12 @@ class KeyWatch {
                 levels_.emplace_back();
                 break;
             case Json::parse_event_t::object_end:
-            case Json::parse_event_t::array_end:
-                levels_.pop_back();
-                break;
+            case Json::parse_event_t::array_end: levels_.pop_back(); break;
             case Json::parse_event_t::key:
                 levels_.back().key = value.get_ref<const std::string&>();
                 if (!levels_.back().seen.insert(levels_.back().key).second) twins_.push_back(path());
                 break;
-            case Json::parse_event_t::value:
-                break;
+            case Json::parse_event_t::value: break;
         }
         return true;
     }
@@ -80,11 +78,12 @@ class KeyWatch {
     std::vector<std::string> twins_;
 };
 
-/// Errors: Code::config on malformed text (with line and key), a number outside the range of a double, a key that is
-/// there twice (all such keys), or anything but an object at the top.
-inline Json parse_unique(std::string_view text, const std::string& file) {
-    const auto refuse = [&](std::string message) {
-        throw Error(Code::config, std::move(message), "restore the file of the checkpoint", {.path = file});
+/// The JSON object in `text`, which is all of `file`. Errors, all with `code`: malformed text (with line and key, or
+/// with what the file is instead), a number outside the range of a double, a key that is there twice (all such keys),
+/// anything but an object at the top.
+inline Json parse_json(std::string_view text, Code code, const std::string& file) {
+    const auto refuse = [&](std::string message, std::string_view next = "restore the file of the checkpoint") {
+        throw Error(code, std::move(message), std::string(next), {.path = file});
     };
     KeyWatch watch;
     Json root;
@@ -93,10 +92,15 @@ inline Json parse_unique(std::string_view text, const std::string& file) {
             return watch(depth, event, value);
         });
     } catch (const Json::exception& error) {
+        const auto instead = guess(text);
+        if (instead && text[text.find_first_not_of(" \t\r\n")] != '{')
+            refuse("is not JSON: it is " + std::string(instead->what), instead->next);
         std::string why = error.what();
         why.erase(0, why.find("] ") == std::string::npos ? 0 : why.find("] ") + 2);
         const std::string place = watch.path();
-        refuse((place.empty() ? std::string() : "at " + place + ": ") + one_line(why));
+        const bool syntax = dynamic_cast<const Json::parse_error*>(&error) != nullptr;
+        refuse((syntax ? "is not JSON: " : "") + (place.empty() ? std::string() : "at " + place + ": ") +
+               one_line(why));
     } catch (const KeyWatch::TooDeep&) {
         refuse("at " + watch.path() + ": nested more than " + std::to_string(KeyWatch::kDeepest) + " deep");
     }
@@ -109,5 +113,5 @@ inline Json parse_unique(std::string_view text, const std::string& file) {
     return root;
 }
 
-}  // namespace k3::model::detail
+}  // namespace k3::io
 #endif
