@@ -46,7 +46,8 @@ K3_INLINE void parallel(const Exec& exec, std::size_t n, std::size_t work, Body&
     // one.
     if (parts > 1 && !omp_in_parallel()) {
         // Always the same team: GNU OpenMP ends and starts threads whenever a region asks for another number of them.
-#pragma omp parallel num_threads(static_cast <int>(exec.threads)) default(none) shared(body, n, parts)
+        const int team_size = static_cast<int>(exec.threads);
+#pragma omp parallel num_threads(team_size) default(none) shared(body, n, parts)
         {
             const auto thread = static_cast<std::size_t>(omp_get_thread_num());
             const auto team = static_cast<std::size_t>(omp_get_num_threads());

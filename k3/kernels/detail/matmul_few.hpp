@@ -91,7 +91,8 @@ K3_INLINE void few(const formats::Packed<F>& w, std::size_t begin, std::size_t e
                    core::MatView<Out> y) noexcept {
     if (x.rows == 1) return few_rows_of<F, A, 1>(w, begin, end, x, y);
     if (x.rows == 2) return few_rows_of<F, A, 2>(w, begin, end, x, y);
-    if constexpr (kFewTokens < A >> 2) {
+    constexpr std::size_t kMost = kFewTokens<A>;
+    if constexpr (kMost > 2) {
         if (x.rows == 3) return few_rows_of<F, A, 3>(w, begin, end, x, y);
         few_rows_of<F, A, 4>(w, begin, end, x, y);
     }
