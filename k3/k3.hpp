@@ -14,6 +14,7 @@
 
 #include "k3/simd/arch.hpp"
 #include "k3/simd/canary.hpp"
+#include "k3/simd/e2m1_table.hpp"
 #include "k3/simd/fence.hpp"
 #include "k3/simd/lanes.hpp"
 #include "k3/simd/math.hpp"

@@ -6,8 +6,7 @@
 // Scale byte 255 (NaN by the standard) makes its 32 weights +0, so that one bad byte cannot poison a row; they are
 // still multiplied, so a NaN activation stays NaN. Scale byte 0 is 2^-127, a binary32 subnormal. Odd column counts and
 // a partial last group are legal: ceil(cols/2) bytes and ceil(cols/32) scales a row, the last high nibble ignored.
-#include <bit>
-#include <cstdint>
+#include <cstddef>
 
 #include "k3/formats/weight_format.hpp"
 
@@ -26,33 +25,25 @@ struct mxfp4 {
     K3_INLINE static Row row(const std::byte* data, const std::byte* scales, std::size_t cols, std::size_t r) noexcept {
         return {data + r * row_bytes(cols), scales + r * scale_bytes(cols)};
     }
-    /// 2^(byte - 127) for 0..254 and 0 for 255.
-    K3_INLINE static double scale(std::byte byte) noexcept {
-        const auto code = static_cast<std::uint64_t>(byte);
-        return code == 255 ? 0.0 : std::bit_cast<double>((code + (1023 - 127)) << 52);
-    }
     template <simd::Arch A>
     K3_INLINE static void decode(Row row, std::size_t col, simd::f64x8<A>* out) noexcept {
         typename simd::f64x8<A>::Reg regs[4 * simd::f64x8<A>::kRegs];
-        const std::byte code = row.scales[col / 32];
-        simd::Regs<A>::mxfp4(row.data + col / 2, scale(code), regs);
-        const bool dead = code == std::byte{255};
+        simd::Regs<A>::mxfp4(row.data + col / 2, row.scales[col / 32], regs);
         simd::unroll<4>([&](auto k) __attribute__((always_inline)) {
             simd::unroll<simd::f64x8<A>::kRegs>([&](auto i) __attribute__((always_inline)) {
                 out[k].r[i] = regs[k * simd::f64x8<A>::kRegs + i];
             });
         });
-        if (dead) [[unlikely]] {  // negative codes times 0 would be -0
-            for (std::size_t k = 0; k < 4; ++k) out[k] = simd::broadcast<simd::f64x8, A>(0.0);
-        }
     }
     K3_INLINE static void decode_tail(Row row, std::size_t col, std::size_t count, double* out) noexcept {
-        const std::byte code = row.scales[col / 32];
+        const double* const values = simd::kE2M1Values.of[static_cast<std::size_t>(row.scales[col / 32])];
         for (std::size_t i = 0; i < kBlock; ++i) {
-            out[i] = 0.0;
-            if (i >= count || code == std::byte{255}) continue;
+            if (i >= count) {
+                out[i] = 0.0;
+                continue;
+            }
             const auto pair = static_cast<unsigned>(row.data[(col + i) / 2]);
-            out[i] = simd::mul_exact(simd::kE2M1[i % 2 == 0 ? pair & 15U : pair >> 4], scale(code));
+            out[i] = values[i % 2 == 0 ? pair & 15U : pair >> 4];
         }
     }
 };

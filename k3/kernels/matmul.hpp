@@ -14,7 +14,8 @@ struct MatmulScratch {
     std::size_t local_bytes, shared_bytes;
 };
 K3_INLINE constexpr MatmulScratch matmul_scratch(std::size_t cols) noexcept {
-    return {detail::kManyLocalBytes + 2 * core::Arena::kAlign,
+    const std::size_t few = detail::few_local_bytes(cols), many = detail::kManyLocalBytes;
+    return {(few > many ? few : many) + 2 * core::Arena::kAlign,
             detail::pack_size(detail::kTokenTile, cols) * sizeof(double) + core::Arena::kAlign};
 }
 
@@ -32,8 +33,9 @@ void matmul(const core::Exec& exec, const formats::Packed<F>& w, core::MatView<c
     assert(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows);
     if (x.rows <= detail::kFewTokens<A>) {
         if (x.rows == 0) return;
-        core::parallel(exec, w.rows, w.cols * x.rows, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
-            detail::few<F, A>(w, begin, end, x, y);
+        core::parallel(exec, w.rows, w.cols * x.rows,
+                       [&](std::size_t begin, std::size_t end, unsigned thread) noexcept {
+            detail::few<F, A>(w, begin, end, x, y, exec.local_of(thread));
         });
         return;
     }
@@ -59,7 +61,7 @@ void matmul_on_thread(core::Arena scratch, const formats::Packed<F>& w, core::Ma
                       core::MatView<Out> y) noexcept {
     assert(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows);
     if (x.rows <= detail::kFewTokens<A>) {
-        if (x.rows != 0) detail::few<F, A>(w, 0, w.rows, x, y);
+        if (x.rows != 0) detail::few<F, A>(w, 0, w.rows, x, y, scratch);
         return;
     }
     for (std::size_t first = 0; first < x.rows; first += detail::kTokenTile) {

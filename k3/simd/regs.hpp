@@ -14,27 +14,18 @@
 //   reduce              the sum of eight lanes in the contract's order
 //   widen, narrow       eight f32 to eight f64 and back (round to nearest even)
 //   load_bf16           eight bf16 values, widened exactly
-//   mxfp4               32 E2M1 codes (16 bytes, low nibble first) times an exact power of two, or times zero
+//   mxfp4               32 E2M1 codes (16 bytes, low nibble first) by the scale byte's row of e2m1_table.hpp
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "k3/simd/e2m1_table.hpp"
 #include "k3/simd/fence.hpp"
 
 namespace k3::simd::inline K3_TARGET {
 
 template <Arch A>
 struct Regs;
-
-/// The E2M1 code table: sign, two exponent bits, one mantissa bit.
-inline constexpr double kE2M1[16] = {0.0,  0.5,  1.0,  1.5,  2.0,  3.0,  4.0,  6.0,
-                                     -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0};
-
-/// The high and low byte of the same values as bf16, for byte shuffles.
-alignas(16) inline constexpr std::uint8_t kE2M1High[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
-                                                           0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0};
-alignas(16) inline constexpr std::uint8_t kE2M1Low[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0,
-                                                          0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0};
 
 }  // namespace k3::simd::inline K3_TARGET
 

@@ -54,12 +54,29 @@ struct Regs<avx2> {
     K3_INLINE static void load_bf16(const std::byte* p, f64* out) noexcept {
         widen_words(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), out);
     }
-    K3_INLINE static void mxfp4(const std::byte* p, double scale, f64* out) noexcept {
-        __m128i words[4];
-        Regs<sse42>::e2m1_words(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), words);
-        for (std::size_t i = 0; i < 4; ++i) {
-            widen_words(words[i], out + 2 * i);
-            for (std::size_t j = 0; j < 2; ++j) out[2 * i + j] = out[2 * i + j] * f64(scale);  // exact: a power of two
+    /// Both halves of every register hold the same bytes until the last step, which fills each f64 with its own two:
+    /// nothing crosses the halves.
+    K3_INLINE static void mxfp4(const std::byte* p, std::byte scale, f64* out) noexcept {
+        const auto twice = [](const void* from) noexcept {
+            return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+        };
+        const auto& bytes = kE2M1HighBytes.of[static_cast<std::size_t>(scale)];
+        const __m256i low = twice(bytes[0]), high = twice(bytes[1]), codes = twice(p), nibble = _mm256_set1_epi8(15);
+        const __m256i even = _mm256_and_si256(codes, nibble);
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
+        // Words 0 to 3 and 4 to 7 of eight, each to the top of an f64.
+        const __m256i first =
+            _mm256_setr_epi64x(0x0100808080808080, 0x0302808080808080, 0x0504808080808080, 0x0706808080808080);
+        const __m256i second =
+            _mm256_setr_epi64x(0x0908808080808080, 0x0b0a808080808080, 0x0d0c808080808080, 0x0f0e808080808080);
+        for (std::size_t half = 0; half < 2; ++half) {
+            const __m256i index = half == 0 ? _mm256_unpacklo_epi8(even, odd) : _mm256_unpackhi_epi8(even, odd);
+            const __m256i l = _mm256_shuffle_epi8(low, index), h = _mm256_shuffle_epi8(high, index);
+            const __m256i words[2] = {_mm256_unpacklo_epi8(l, h), _mm256_unpackhi_epi8(l, h)};
+            for (std::size_t i = 0; i < 2; ++i) {
+                out[4 * half + 2 * i] = f64(_mm256_castsi256_pd(_mm256_shuffle_epi8(words[i], first)));
+                out[4 * half + 2 * i + 1] = f64(_mm256_castsi256_pd(_mm256_shuffle_epi8(words[i], second)));
+            }
         }
     }
 

@@ -52,11 +52,10 @@ struct Regs<avx512> {
         const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
         out[0] = f64(_mm512_maskz_cvtps_pd(kAll, _mm256_castsi256_ps(_mm256_slli_epi32(words, 16))));
     }
-    K3_INLINE static void mxfp4(const std::byte* p, double scale, f64* out) noexcept {
-        // The table is scaled, not the weights: two products for 32 of them. Only the low four bits of an index count.
-        const __m512d factor = _mm512_set1_pd(scale);
-        const __m512d low = _mm512_mul_pd(_mm512_loadu_pd(kE2M1), factor);
-        const __m512d high = _mm512_mul_pd(_mm512_loadu_pd(kE2M1 + 8), factor);
+    K3_INLINE static void mxfp4(const std::byte* p, std::byte scale, f64* out) noexcept {
+        const double* const values = kE2M1Values.of[static_cast<std::size_t>(scale)];
+        const __m512d low = _mm512_load_pd(values), high = _mm512_load_pd(values + 8);
+        // Only the low four bits of an index count.
         const __m512i shifts = _mm512_set_epi64(28, 24, 20, 16, 12, 8, 4, 0);
         for (std::size_t i = 0; i < 4; ++i) {
             std::int32_t codes;

@@ -51,25 +51,35 @@ struct Regs<neon> {
     K3_INLINE static void load_bf16(const std::byte* p, f64* out) noexcept {
         widen_words(vld1q_u16(reinterpret_cast<const std::uint16_t*>(p)), out);
     }
-    K3_INLINE static void mxfp4(const std::byte* p, double scale, f64* out) noexcept {
+    K3_INLINE static void mxfp4(const std::byte* p, std::byte scale, f64* out) noexcept {
         const uint8x16_t codes = vld1q_u8(reinterpret_cast<const std::uint8_t*>(p));
         const uint8x16_t even = vandq_u8(codes, vdupq_n_u8(15));
         const uint8x16_t odd = vshrq_n_u8(codes, 4);
         const uint8x16_t index[2] = {vzip1q_u8(even, odd), vzip2q_u8(even, odd)};
-        const uint8x16_t high = vld1q_u8(kE2M1High), low = vld1q_u8(kE2M1Low);
+        const auto& bytes = kE2M1HighBytes.of[static_cast<std::size_t>(scale)];
+        const uint8x16_t low = vld1q_u8(bytes[0]), high = vld1q_u8(bytes[1]);
         for (std::size_t half = 0; half < 2; ++half) {
             const uint8x16_t high_bytes = vqtbl1q_u8(high, index[half]);
             const uint8x16_t low_bytes = vqtbl1q_u8(low, index[half]);
-            widen_words(vreinterpretq_u16_u8(vzip1q_u8(low_bytes, high_bytes)), out + 8 * half);
-            widen_words(vreinterpretq_u16_u8(vzip2q_u8(low_bytes, high_bytes)), out + 8 * half + 4);
+            top_words(vreinterpretq_u16_u8(vzip1q_u8(low_bytes, high_bytes)), out + 8 * half);
+            top_words(vreinterpretq_u16_u8(vzip2q_u8(low_bytes, high_bytes)), out + 8 * half + 4);
         }
-        for (std::size_t i = 0; i < 16; ++i) out[i] = out[i] * f64(scale);  // exact: a power of two
     }
 
   private:
     K3_INLINE static void widen_four(float32x4_t v, f64* out) noexcept {
         out[0] = f64(vcvt_f64_f32(vget_low_f32(v)));
         out[1] = f64(vcvt_high_f64_f32(v));
+    }
+    K3_INLINE static void top_words(uint16x8_t words, f64* out) noexcept {  // each word is the top of an f64
+        const uint16x8_t zero = vdupq_n_u16(0);
+        const uint32x4_t pairs[2] = {vreinterpretq_u32_u16(vzip1q_u16(zero, words)),
+                                     vreinterpretq_u32_u16(vzip2q_u16(zero, words))};
+        for (std::size_t j = 0; j < 2; ++j) {
+            const uint32x4_t none = vdupq_n_u32(0);
+            out[2 * j] = f64(vreinterpretq_f64_u32(vzip1q_u32(none, pairs[j])));
+            out[2 * j + 1] = f64(vreinterpretq_f64_u32(vzip2q_u32(none, pairs[j])));
+        }
     }
     K3_INLINE static void widen_words(uint16x8_t words, f64* out) noexcept {  // a bf16 is the high half of an f32
         widen_four(vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(words), 16)), out);

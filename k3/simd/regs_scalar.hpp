@@ -47,11 +47,12 @@ struct Regs<scalar> {
             out[i] = static_cast<double>(std::bit_cast<float>(std::uint32_t{half} << 16));
         }
     }
-    K3_INLINE static void mxfp4(const std::byte* p, double scale, f64* out) noexcept {
+    K3_INLINE static void mxfp4(const std::byte* p, std::byte scale, f64* out) noexcept {
+        const double* const values = kE2M1Values.of[static_cast<std::size_t>(scale)];
         for (std::size_t i = 0; i < 16; ++i) {
             const auto codes = static_cast<unsigned>(p[i]);
-            out[2 * i] = mul_exact(kE2M1[codes & 15U], scale);
-            out[2 * i + 1] = mul_exact(kE2M1[codes >> 4], scale);
+            out[2 * i] = values[codes & 15U];
+            out[2 * i + 1] = values[codes >> 4];
         }
     }
 };

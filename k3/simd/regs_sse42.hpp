@@ -51,28 +51,26 @@ struct Regs<sse42> {
     K3_INLINE static void load_bf16(const std::byte* p, f64* out) noexcept {
         widen_words(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), out);
     }
-    K3_INLINE static void mxfp4(const std::byte* p, double scale, f64* out) noexcept {
-        __m128i words[4];
-        e2m1_words(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), words);
-        for (std::size_t i = 0; i < 4; ++i) {
-            widen_words(words[i], out + 4 * i);
-            for (std::size_t j = 0; j < 4; ++j) out[4 * i + j] = out[4 * i + j] * f64(scale);  // exact: a power of two
-        }
-    }
-
-    /// 16 bytes of codes to 32 bf16 words in column order.
-    K3_INLINE static void e2m1_words(__m128i codes, __m128i* words) noexcept {
-        const __m128i nibble = _mm_set1_epi8(15);
+    K3_INLINE static void mxfp4(const std::byte* p, std::byte scale, f64* out) noexcept {
+        const auto load16 = [](const void* from) noexcept {
+            return _mm_loadu_si128(static_cast<const __m128i*>(from));
+        };
+        const auto& bytes = kE2M1HighBytes.of[static_cast<std::size_t>(scale)];
+        const __m128i low = load16(bytes[0]), high = load16(bytes[1]), codes = load16(p), nibble = _mm_set1_epi8(15);
         const __m128i even = _mm_and_si128(codes, nibble);
         const __m128i odd = _mm_and_si128(_mm_srli_epi16(codes, 4), nibble);
-        const __m128i high = _mm_load_si128(reinterpret_cast<const __m128i*>(kE2M1High));
-        const __m128i low = _mm_load_si128(reinterpret_cast<const __m128i*>(kE2M1Low));
-        for (int half = 0; half < 2; ++half) {
+        for (std::size_t half = 0; half < 2; ++half) {
             const __m128i index = half == 0 ? _mm_unpacklo_epi8(even, odd) : _mm_unpackhi_epi8(even, odd);
-            const __m128i high_bytes = _mm_shuffle_epi8(high, index);
-            const __m128i low_bytes = _mm_shuffle_epi8(low, index);
-            words[2 * half] = _mm_unpacklo_epi8(low_bytes, high_bytes);
-            words[2 * half + 1] = _mm_unpackhi_epi8(low_bytes, high_bytes);
+            const __m128i l = _mm_shuffle_epi8(low, index), h = _mm_shuffle_epi8(high, index);
+            const __m128i words[2] = {_mm_unpacklo_epi8(l, h), _mm_unpackhi_epi8(l, h)};
+            for (std::size_t i = 0; i < 2; ++i) {  // each word to the top of an f64
+                const __m128i zero = _mm_setzero_si128();
+                const __m128i pairs[2] = {_mm_unpacklo_epi16(zero, words[i]), _mm_unpackhi_epi16(zero, words[i])};
+                for (std::size_t j = 0; j < 2; ++j) {
+                    out[8 * half + 4 * i + 2 * j] = f64(_mm_castsi128_pd(_mm_unpacklo_epi32(zero, pairs[j])));
+                    out[8 * half + 4 * i + 2 * j + 1] = f64(_mm_castsi128_pd(_mm_unpackhi_epi32(zero, pairs[j])));
+                }
+            }
         }
     }
 
