@@ -66,7 +66,7 @@ TEST_CASE("checkpoint/header: a length field that lies is refused before anythin
     CHECK(holds(refused(shard_bytes("[]", 0)), "does not begin with '{'"));
 }
 
-TEST_CASE("checkpoint/header: a cut file is named with the size it has and the size it should have") {
+TEST_CASE("checkpoint/header: trap 54, a cut download: it is named with the size it has and the size it should have") {
     const std::string header = braces(entry("a", "U8", "[16]", "[0,16]") + "," + entry("b", "F32", "[2]", "[16,24]"));
     const std::string whole = shard_bytes(header, 24);
     const std::string size = std::to_string(whole.size());

@@ -84,7 +84,7 @@ TEST_CASE("checkpoint/shard_index: the result does not depend on the number of t
     for (const unsigned threads : {0u, 2u, 3u, 64u}) CHECK(listing(ShardIndex::open(folder.path(), threads)) == one);
 }
 
-TEST_CASE("checkpoint/tensor_reader: bytes are read from anywhere inside a tensor and nowhere else") {
+TEST_CASE("checkpoint/tensor_reader: trap 51, offsets: bytes are read from anywhere inside a tensor and nowhere else") {
     const TempFolder folder;
     write_three(folder);
     const ShardIndex index = ShardIndex::open(folder.path(), 2);

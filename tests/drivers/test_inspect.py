@@ -149,7 +149,10 @@ def text_becomes_ids_and_ids_text():
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     assert good(DEMO, "--encode-file", path, "--json")[0].decode().strip() == f"[{ids}]"
+    with open(path, "rb") as file:
+        assert run(INSPECT, DEMO, "--encode-file", "-", stdin=file)[1].decode().strip() == ids
     assert json.loads(good(DEMO, "--decode", ids, "--json")[0]) == text
+    assert good(DEMO, "--decode", ids.replace(",", ", "))[0].decode() == text
     for row in prompts["prompts"]:
         assert good(DEMO, "--encode", row["prompt_text"])[0].decode().strip() == ",".join(map(str, row["prompt_ids"]))
 
@@ -158,6 +161,8 @@ def bad_ids_options_and_places_are_refused():
     refused(run(INSPECT, DEMO, "--decode", "1,,2"), 2, "--decode")
     refused(run(INSPECT, DEMO, "--decode", "1,x"), 2, "'x'")
     refused(run(INSPECT, DEMO, "--decode", "99999999"), 2, "99999999")
+    refused(run(INSPECT, DEMO, "--decode", "-1"), 2, "-1")
+    refused(run(INSPECT, DEMO, "--encode-file", os.path.join(HOME, "none")), 2, "--encode-file", "none")
     refused(run(INSPECT, DEMO, "--list", "--encode", "x"), 2, "--list", "--encode")
     refused(run(INSPECT, DEMO, "--rows", "1:2"), 2, "--dump")
     refused(run(INSPECT), 2, "model")

@@ -264,6 +264,8 @@ def prompt_files_are_taken_byte_for_byte():
         assert good(DEMO, "--prompt-file", path, "--gen", 0)[0]["prompt_ids"] == json.loads(ids), data
         with open(path, "rb") as file:
             assert good(DEMO, "--prompt-file", "-", "--gen", 0, stdin=file)[0]["prompt_ids"] == json.loads(ids), data
+        if b"\0" not in data:  # trap 74: a text that is an argument is not converted either
+            assert good(DEMO, "--prompt", data.decode(), "--gen", 0)[0]["prompt_ids"] == json.loads(ids), data
 
 
 def a_prompt_may_look_like_an_option():

@@ -229,6 +229,7 @@ def options_out_of_range_are_refused_by_name():
     refused(run(SYNTH, *out, "--layers", 0), 2, "--layers 0", "1..9999")
     refused(run(SYNTH, *out, "--layers", 1), 2, "--layers 1", "both kinds")
     refused(run(SYNTH, *out, "--layers", "many"), 2, "--layers")
+    refused(run(SYNTH, *out, "--seed", -1), 2, "--seed")
     refused(run(SYNTH, *out, "--hidden", 1 << 40), 2, "--hidden")
     refused(run(SYNTH, *out, "--topk", 20, "--experts", 16), 2, "--topk 20", "--experts 16")
     refused(run(SYNTH, *out, "--vocab", 271), 2, "--vocab 271", "272")

@@ -224,7 +224,8 @@ TEST_CASE(
     CHECK(session.feed(Ids{0, 300}).size() == 301);  // the first and the last id are in range
 }
 
-TEST_CASE("engine/session: positions beyond the plan are refused before anything moves; the last one is usable") {
+TEST_CASE(
+    "engine/session: trap 19, positions beyond the plan are refused before anything moves; the last one is usable") {
     const Ids ids = some_ids(10, 301, 1);
     const Floats want = logits_after(golden_dir("B"), ids);
     Session session = Session::open(options_for(golden_dir("B")));

@@ -206,7 +206,7 @@ TEST_CASE("model/config_reader: a real may be written as an integer, and must ha
     CHECK(holds(refused(root.dump()), "mla_norm_eps must be a number"));
 }
 
-TEST_CASE("model/config_reader: the layer lists must partition the layers") {
+TEST_CASE("model/config_reader: trap 42, an empty or missing list: the layer lists must partition the layers") {
     const auto lists = [](const Json& full, const Json& kda) {
         return after([&](Json&, Json&, Json& linear) {
             linear["full_attn_layers"] = full;
