@@ -48,6 +48,10 @@ struct Probe<simd::scalar> {
     K3_INLINE static f32 set(float v) noexcept { return v; }
     K3_INLINE static f64 madd(f64 x, f64 y, f64 acc) noexcept { return x * y + acc; }
     K3_INLINE static f32 madd(f32 x, f32 y, f32 acc) noexcept { return x * y + acc; }
+    template <class V>
+    K3_INLINE static V first(V v) noexcept {
+        return v;
+    }
 };
 
 #if K3_HAS_AVX512
@@ -60,6 +64,10 @@ struct Probe<simd::avx512> {
     K3_INLINE static f32 set(float v) noexcept { return _mm512_set1_ps(v); }
     K3_INLINE static f64 madd(f64 x, f64 y, f64 acc) noexcept { return _mm512_fmadd_pd(x, y, acc); }
     K3_INLINE static f32 madd(f32 x, f32 y, f32 acc) noexcept { return _mm512_fmadd_ps(x, y, acc); }
+    template <class V>
+    K3_INLINE static auto first(V v) noexcept {
+        return v[0];
+    }
 };
 #endif
 #if K3_HAS_AVX2
@@ -72,6 +80,10 @@ struct Probe<simd::avx2> {
     K3_INLINE static f32 set(float v) noexcept { return _mm256_set1_ps(v); }
     K3_INLINE static f64 madd(f64 x, f64 y, f64 acc) noexcept { return _mm256_fmadd_pd(x, y, acc); }
     K3_INLINE static f32 madd(f32 x, f32 y, f32 acc) noexcept { return _mm256_fmadd_ps(x, y, acc); }
+    template <class V>
+    K3_INLINE static auto first(V v) noexcept {
+        return v[0];
+    }
 };
 #endif
 #if K3_HAS_SSE42
@@ -84,6 +96,10 @@ struct Probe<simd::sse42> {
     K3_INLINE static f32 set(float v) noexcept { return _mm_set1_ps(v); }
     K3_INLINE static f64 madd(f64 x, f64 y, f64 acc) noexcept { return _mm_add_pd(_mm_mul_pd(x, y), acc); }
     K3_INLINE static f32 madd(f32 x, f32 y, f32 acc) noexcept { return _mm_add_ps(_mm_mul_ps(x, y), acc); }
+    template <class V>
+    K3_INLINE static auto first(V v) noexcept {
+        return v[0];
+    }
 };
 #endif
 #if K3_HAS_NEON
@@ -96,6 +112,10 @@ struct Probe<simd::neon> {
     K3_INLINE static f32 set(float v) noexcept { return vdupq_n_f32(v); }
     K3_INLINE static f64 madd(f64 x, f64 y, f64 acc) noexcept { return vfmaq_f64(acc, x, y); }
     K3_INLINE static f32 madd(f32 x, f32 y, f32 acc) noexcept { return vfmaq_f32(acc, x, y); }
+    template <class V>
+    K3_INLINE static auto first(V v) noexcept {
+        return v[0];
+    }
 };
 #endif
 
@@ -124,12 +144,8 @@ double peak(std::size_t rounds) {
             asm volatile("" : "+w"(acc[i]));
 #endif
         });
-    double sum = 0;
-    for (const V& v : acc) {
-        T first;
-        std::memcpy(&first, &v, sizeof first);
-        sum += static_cast<double>(first);
-    }
+    double sum = 0;  // by element: an address taken here would keep the accumulators in memory throughout
+    simd::unroll<kChains>([&](auto i) __attribute__((always_inline)) { sum += static_cast<double>(P::first(acc[i])); });
     return sum;
 }
 

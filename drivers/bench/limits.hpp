@@ -103,7 +103,8 @@ class Limits {
                     if (c.name != peak_name(width, table->name)) continue;
                     const ArchTable& arch = arch_of(*table);
                     const std::size_t flops = width == Width::f64 ? arch.f64_flops : arch.f32_flops;
-                    const double rate = static_cast<double>(kPeakRounds * flops * threads) / c.median();
+                    // The best sample, not the median: nothing but an interruption can slow the probe.
+                    const double rate = static_cast<double>(kPeakRounds * flops * threads) / c.least();
                     peaks_.push_back({c.name, threads, rate});
                     results.note_limit(c.name, threads, rate);
                 }

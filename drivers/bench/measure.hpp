@@ -74,7 +74,7 @@ struct Results {
     struct Limit {
         std::string name{};
         unsigned threads = 1;
-        double value = 0;  // bytes or operations a second, the best median of the run
+        double value = 0;  // bytes or operations a second, the largest of all groups
     };
     std::vector<Limit> limits{};
     std::vector<std::string> differences{};  // digests that should be equal and are not

@@ -66,7 +66,7 @@ inline void print_text(const Report& report, const Options& options) {
         last = group;
         detail::print_row(row);
     }
-    std::printf("\nlimits of this run (largest median)\n");
+    std::printf("\nlimits of this run (the largest of all groups)\n");
     for (const auto& limit : report.results.limits)
         std::printf("  %-14s %3u thread%s %9.2f %s\n", limit.name.c_str(), limit.threads,
                     limit.threads == 1 ? " " : "s", limit.value / 1e9, limit.name[0] == 'r' ? "GB/s" : "GFLOP/s");
