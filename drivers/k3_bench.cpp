@@ -1,5 +1,7 @@
 // k3-bench: measures every kernel on every arch of this CPU beside the machine's limits and others' kernels, or
 // compares the kernels' digests.
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -16,6 +18,7 @@
 #include "drivers/run/output.hpp"
 #include "drivers/run/waiting_threads.hpp"
 #include "k3/core/error.hpp"
+#include "k3/io/memory_limits.hpp"
 
 namespace {
 
@@ -31,6 +34,17 @@ void check_arithmetic(const bench::Options& options) {
                     std::string("the ") + table->name + " kernels of this build do not round as written",
                     "rebuild without flags that change floating-point results");
     }
+}
+
+/// What is touched at once: the pool, or the states of the delta rule before it, and the activations.
+void check_memory(std::size_t pool_bytes) {
+    const std::uint64_t need = std::max<std::uint64_t>(pool_bytes, 500'000'000) + 300'000'000;
+    const k3::io::MemoryLimit limit = k3::io::memory_limit();
+    if (need <= limit.bytes) return;
+    throw Error(Code::plan,
+                "this needs " + k3::drivers::show_bytes(need) + " of memory, and there are " +
+                    k3::drivers::show_bytes(limit.bytes) + " (" + limit.source + ")",
+                "free memory, or try --quick or a --filter without matmul");
 }
 
 class Progress {
@@ -60,6 +74,7 @@ bench::Report measure(const bench::Options& options) {
         throw Error(Code::usage, "no kernel has " + k3::drivers::in_quotes(options.filter) + " in its name",
                     "k3-bench --digest lists the names");
     }
+    check_memory(products.empty() ? 0 : pool_bytes);
     for (const unsigned threads : options.threads) {
         if (!region) break;
         progress.next("region - empty", threads);

@@ -1,7 +1,8 @@
 #ifndef K3_DRIVERS_BENCH_CHART_HPP
 #define K3_DRIVERS_BENCH_CHART_HPP
-// One SVG of the matrix products: for each format, weights read with one token as bars beside the read limit, and
-// operations by number of tokens as lines beside the f64 peaks. One thread. Colours stand for candidates in both.
+// One SVG of the matrix products, one thread. For each format: weights a second with one token, as bars beside what the
+// read limit allows for that format (a peer reads f32, so its bytes would compare nothing), and operations by number of
+// tokens, as lines beside the f64 peak of the widest arch. Colours stand for candidates in both.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -51,9 +52,9 @@ class Svg {
 
 inline const char* colour_of(const std::string& who) {
     static constexpr std::pair<const char*, const char*> kColours[] = {
-        {"seed scalar", "#c9b8a0"}, {"seed avx2", "#a08560"}, {"eigen", "#8a8a8a"},
-        {"openblas", "#4d4d4d"},    {"scalar", "#9ecae1"},    {"sse42", "#6baed6"},
-        {"avx2", "#3182bd"},        {"avx512", "#08519c"},    {"neon", "#08519c"}};
+        {"seed scalar", "#c9b8a0"}, {"seed avx2", "#a08560"}, {"eigen avx2", "#b5b5b5"}, {"eigen", "#8a8a8a"},
+        {"openblas", "#4d4d4d"},    {"scalar", "#9ecae1"},    {"sse42", "#6baed6"},      {"avx2", "#3182bd"},
+        {"avx512", "#08519c"},      {"neon", "#08519c"}};
     for (const auto& [name, colour] : kColours)
         if (who.rfind(name, 0) == 0) return colour;
     return "#000";
@@ -68,23 +69,26 @@ inline double limit_of(const Results& results, const std::string& name) {
 inline constexpr double kLeft = 150, kPanel = 360, kGap = 110, kTop = 60;
 inline constexpr const char* kLimitStyle = "stroke=\"#b00\" stroke-dasharray=\"5 3\"";
 
-/// Bars of GB/s with one token; returns the height used.
+/// Bars of 10^9 weights a second with one token; returns the height used.
 inline double draw_bars(Svg& svg, const Results& results, const std::vector<const Row*>& rows, double top) {
-    const double read = limit_of(results, "read");
-    double most = read;
-    for (const Row* row : rows) most = std::max(most, row->bytes / row->seconds);
+    if (rows.empty()) return 0;
+    const auto rate_of = [](const Row* row) { return row->flops / 2 / row->seconds / 1e9; };
+    const double bytes_per_weight = rows[0]->bytes / (rows[0]->flops / 2);  // k3's: packed
+    const double limit = limit_of(results, "read") / bytes_per_weight / 1e9;
+    double most = limit;
+    for (const Row* row : rows) most = std::max(most, rate_of(row));
     double y = top;
     for (const Row* row : rows) {
-        const double rate = row->bytes / row->seconds, width = rate / most * kPanel;
+        const double width = rate_of(row) / most * kPanel;
         svg.text(kLeft - 8, y + 13, "end", row->who);
         svg.box(kLeft, y, width, 16, colour_of(row->who));
         char label[32];
-        std::snprintf(label, sizeof label, "%.1f", rate / 1e9);
+        std::snprintf(label, sizeof label, "%.2f", rate_of(row));
         svg.text(kLeft + width + 4, y + 13, "start", label, 11);
         y += 22;
     }
-    if (read > 0) {
-        const double x = kLeft + read / most * kPanel;
+    if (limit > 0) {
+        const double x = kLeft + limit / most * kPanel;
         svg.line(x, top - 6, x, y, kLimitStyle);
         svg.text(x, y + 12, "middle", "read limit", 11);
     }
@@ -92,9 +96,9 @@ inline double draw_bars(Svg& svg, const Results& results, const std::vector<cons
 }
 
 /// Lines of GFLOP/s by tokens, both axes logarithmic.
-inline void draw_lines(Svg& svg, const std::vector<const Row*>& rows, double top, double height) {
+inline void draw_lines(Svg& svg, const std::vector<const Row*>& rows, double peak, double top, double height) {
     const double left = kLeft + kPanel + kGap;
-    double low = 1e300, high = 0, first = 1e300, last = 0;
+    double low = 1e300, high = peak / 1e9, first = 1e300, last = 0;
     for (const Row* row : rows) {
         const double rate = row->flops / row->seconds / 1e9, tokens = static_cast<double>(row->tokens);
         low = std::min(low, rate);
@@ -116,6 +120,10 @@ inline void draw_lines(Svg& svg, const std::vector<const Row*>& rows, double top
         char label[32];
         std::snprintf(label, sizeof label, "%g", rate);
         svg.text(left - 6, at_y(rate) + 4, "end", label, 11);
+    }
+    if (peak > 0) {
+        svg.line(left, at_y(peak / 1e9), left + kPanel, at_y(peak / 1e9), kLimitStyle);
+        svg.text(left + kPanel, at_y(peak / 1e9) - 4, "end", "f64 peak", 11);
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const double x = at_x(static_cast<double>(rows[i]->tokens)), y = at_y(rows[i]->flops / rows[i]->seconds / 1e9);
@@ -147,10 +155,13 @@ inline std::string chart_of(const Report& report) {
             lines.push_back(&row);
         }
         if (lines.empty()) continue;
-        svg.text(detail::kLeft, top, "start", std::string(format) + " " + shape + ", one token: GB/s of weights");
+        svg.text(detail::kLeft, top, "start", std::string(format) + " " + shape + ", one token: 10^9 weights a second");
         svg.text(detail::kLeft + detail::kPanel + detail::kGap, top, "start", "GFLOP/s by tokens");
+        double peak = 0;
+        for (const auto& limit : report.results.limits)
+            if (limit.name.rfind("f64 ", 0) == 0 && limit.threads == 1) peak = std::max(peak, limit.value);
         const double height = std::max(detail::draw_bars(svg, report.results, bars, top + 16), 180.0);
-        detail::draw_lines(svg, lines, top + 16, height - 20);
+        detail::draw_lines(svg, lines, peak, top + 16, height - 20);
         top += height + 60;
     }
     return svg.finish(detail::kLeft + 2 * detail::kPanel + detail::kGap + 60, top);

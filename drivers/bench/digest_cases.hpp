@@ -53,45 +53,50 @@ inline void add_matmul(std::vector<DigestCase>& all) {
         for (const Shape shape : kShapes)
             for (const std::size_t tokens : kTokens) {
                 const auto format = static_cast<Format>(f);
+                const auto run = [=](const KernelTable& table, std::size_t variant) {
+                    const SmallWeights w(format, shape.rows, shape.cols, 11 + f);
+                    const auto x = numbers(tokens * shape.cols, 12);
+                    std::vector<double> y(tokens * shape.rows);
+                    Workspace work(variant == 1 ? kDigestThreads : 1, table.matmul_scratch(shape.cols));
+                    work.exec().least_work = 0;  // split the smallest work too
+                    const kernel_table::In in(x.data(), tokens, shape.cols);
+                    const core::MatView<double> out(y.data(), tokens, shape.rows);
+                    if (variant < 2)
+                        table.matmul_sums[f](work.exec(), w.bytes(), in, out);
+                    else
+                        table.matmul_on_thread_sums[f](work.arena(), w.bytes(), in, out);
+                    return digest_of(y);
+                };
                 all.push_back({name_of("matmul", kernel_table::kFormatNames[f], dim("T", tokens), dim("R", shape.rows),
                                        dim("C", shape.cols)),
-                               3, [=](const KernelTable& table, std::size_t variant) {
-                                   const SmallWeights w(format, shape.rows, shape.cols, 11 + f);
-                                   const auto x = numbers(tokens * shape.cols, 12);
-                                   std::vector<double> y(tokens * shape.rows);
-                                   Workspace work(variant == 1 ? kDigestThreads : 1, table.matmul_scratch(shape.cols));
-                                   work.exec().least_work = 0;  // split the smallest work too
-                                   const kernel_table::In in(x.data(), tokens, shape.cols);
-                                   const core::MatView<double> out(y.data(), tokens, shape.rows);
-                                   if (variant < 2)
-                                       table.matmul_sums[f](work.exec(), w.bytes(), in, out);
-                                   else
-                                       table.matmul_on_thread_sums[f](work.arena(), w.bytes(), in, out);
-                                   return digest_of(y);
-                               }});
+                               3, run});
             }
 }
 
 inline void add_sums(std::vector<DigestCase>& all) {
-    for (const std::size_t n : {1U, 7U, 64U, 1001U, 7168U})
-        all.push_back({name_of("dot64", "f32", dim("n", n)), 1, [n](const KernelTable& table, std::size_t) {
-                           const auto x = numbers(n, 21), y = numbers(n, 22);
-                           core::Digest d;
-                           d.add(table.dot64(x.data(), y.data(), n));
-                           return d.value();
-                       }});
+    for (const std::size_t n : {1U, 7U, 64U, 1001U, 7168U}) {
+        const auto run = [n](const KernelTable& table, std::size_t) {
+            const auto x = numbers(n, 21), y = numbers(n, 22);
+            core::Digest d;
+            d.add(table.dot64(x.data(), y.data(), n));
+            return d.value();
+        };
+        all.push_back({name_of("dot64", "f32", dim("n", n)), 1, run});
+    }
     for (std::size_t f = 0; f < kernel_table::kMxfp4; ++f)  // bf16 and f32
         for (const std::size_t tokens : {1U, 9U})
-            for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{128, 512}, {13, 37}})
+            for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{128, 512}, {13, 37}}) {
+                const auto run = [=, rows = rows, cols = cols](const KernelTable& table, std::size_t) {
+                    const SmallWeights w(static_cast<Format>(f), rows, cols, 31 + f);
+                    const auto x = numbers(tokens * rows, 32);
+                    std::vector<float> y(tokens * cols);
+                    table.column_dot[f](w.bytes(), {x.data(), tokens, rows}, {y.data(), tokens, cols});
+                    return digest_of(y);
+                };
                 all.push_back({name_of("column_dot", kernel_table::kFormatNames[f], dim("T", tokens), dim("R", rows),
                                        dim("C", cols)),
-                               1, [=, rows = rows, cols = cols](const KernelTable& table, std::size_t) {
-                                   const SmallWeights w(static_cast<Format>(f), rows, cols, 31 + f);
-                                   const auto x = numbers(tokens * rows, 32);
-                                   std::vector<float> y(tokens * cols);
-                                   table.column_dot[f](w.bytes(), {x.data(), tokens, rows}, {y.data(), tokens, cols});
-                                   return digest_of(y);
-                               }});
+                               1, run});
+            }
 }
 
 }  // namespace detail

@@ -86,14 +86,15 @@ class KdaGroup {
         }
         digest.add(state.data(), state.size());
         digests.push_back(hex(digest.value()));
-        candidates.push_back({name, [this, step] {
-                                  auto* const layer = reinterpret_cast<float*>(states_.next(kLayerBytes));
-                                  core::parallel(detail::threads_only(threads_), kHeads, 1,
-                                                 [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+        const auto layer_step = [this, step] {
+            auto* const layer = reinterpret_cast<float*>(states_.next(kLayerBytes));
+            core::parallel(detail::threads_only(threads_), kHeads, 1,
+                           [&](std::size_t begin, std::size_t end, unsigned) noexcept {
                 for (std::size_t head = begin; head < end; ++head)
                     step(layer + head * kHeadFloats, kDim, kDim, input(head), out_.data() + head * kDim);
-                                  });
-                              }});
+            });
+        };
+        candidates.push_back({name, layer_step});
     }
 
     const Options& options_;

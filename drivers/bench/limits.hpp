@@ -42,27 +42,31 @@ inline core::Exec threads_only(unsigned threads) {
 
 /// Two reading candidates over the pool. They change nothing.
 inline void add_read_probes(std::vector<Candidate>& candidates, Pool& pool, unsigned threads) {
-    for (const std::size_t streams : {std::size_t{1}, std::size_t{4}})
-        candidates.push_back({"read " + std::to_string(streams), [&pool, threads, streams] {
-                                  const auto* words = reinterpret_cast<const std::uint64_t*>(pool.next(kProbeBytes));
-                                  static std::atomic<std::uint64_t> sink;  // what is not used may not be computed
-                                  core::parallel(detail::threads_only(threads), kProbeBytes / 8, 1,
-                                                 [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    for (const std::size_t streams : {std::size_t{1}, std::size_t{4}}) {
+        const auto probe = [&pool, threads, streams] {
+            const auto* words = reinterpret_cast<const std::uint64_t*>(pool.next(kProbeBytes));
+            static std::atomic<std::uint64_t> sink;  // what is not used may not be computed
+            core::parallel(detail::threads_only(threads), kProbeBytes / 8, 1,
+                           [&](std::size_t begin, std::size_t end, unsigned) noexcept {
                 sink.store(sum_words(words, begin, end, streams), std::memory_order_relaxed);
-                                  });
-                              }});
+            });
+        };
+        candidates.push_back({"read " + std::to_string(streams), probe});
+    }
 }
 
 /// Two that read and write: they flip the signs of the f32 values there.
 inline void add_write_probes(std::vector<Candidate>& candidates, Pool& pool, unsigned threads) {
-    for (const std::size_t streams : {std::size_t{1}, std::size_t{4}})
-        candidates.push_back({"read+write " + std::to_string(streams), [&pool, threads, streams] {
-                                  auto* words = reinterpret_cast<std::uint64_t*>(pool.next(kProbeBytes / 4));
-                                  core::parallel(detail::threads_only(threads), kProbeBytes / 4 / 8, 1,
-                                                 [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+    for (const std::size_t streams : {std::size_t{1}, std::size_t{4}}) {
+        const auto probe = [&pool, threads, streams] {
+            auto* words = reinterpret_cast<std::uint64_t*>(pool.next(kProbeBytes / 4));
+            core::parallel(detail::threads_only(threads), kProbeBytes / 4 / 8, 1,
+                           [&](std::size_t begin, std::size_t end, unsigned) noexcept {
                 detail::flip_signs(words, begin, end, streams);
-                                  });
-                              }});
+            });
+        };
+        candidates.push_back({"read+write " + std::to_string(streams), probe});
+    }
 }
 
 enum class Width { f64, f32 };
@@ -78,21 +82,20 @@ inline void add_peak_probe(std::vector<Candidate>& candidates, const kernel_tabl
         if (candidate.name == name) return;
     const ArchTable& arch = arch_of(table);
     const auto peak = width == Width::f64 ? arch.peak_f64 : arch.peak_f32;
-    candidates.push_back({name, [peak, threads] {
-                              static std::atomic<double> sink;
-                              core::parallel(detail::threads_only(threads), threads, 1,
-                                             [&](std::size_t, std::size_t, unsigned) noexcept {
+    const auto probe = [peak, threads] {
+        static std::atomic<double> sink;
+        core::parallel(detail::threads_only(threads), threads, 1, [&](std::size_t, std::size_t, unsigned) noexcept {
             sink.store(peak(kPeakRounds), std::memory_order_relaxed);
-                              });
-                          }});
+        });
+    };
+    candidates.push_back({name, probe});
 }
 
 /// The limits of one group, from its own samples.
 class Limits {
   public:
     Limits(const std::vector<Candidate>& candidates, const std::vector<const kernel_table::KernelTable*>& arches,
-           unsigned threads, Results& results)
-        : threads_(threads) {
+           unsigned threads, Results& results) {
         for (const Candidate& c : candidates) {
             if (c.name.rfind("read+write ", 0) == 0)  // bytes read and bytes written
                 write_ = std::max(write_, 2.0 * (kProbeBytes / 4) / c.median());
@@ -131,7 +134,6 @@ class Limits {
     }
 
   private:
-    unsigned threads_;
     double read_ = 0, write_ = 0;
     std::vector<Results::Limit> peaks_{};
 };

@@ -157,26 +157,27 @@ class MatmulGroup {
                 results.differences.push_back(p_.name() + ": " + table->name + " gives " + text + ", " +
                                               options_.tables[0]->name + " gives " + first);
             }
-            candidates.push_back({table->name, [this, table, f, x, y] {
-                                      table->matmul[f](work_.exec(), at(pool_.next(weight_bytes(p_.rows)), p_.rows), x,
-                                                       y);
-                                  }});
+            const auto product = [this, table, f, x, y] {
+                table->matmul[f](work_.exec(), at(pool_.next(weight_bytes(p_.rows)), p_.rows), x, y);
+            };
+            candidates.push_back({table->name, product});
         }
     }
 
     /// The seed has one-token kernels and makes a pass for each token: one pass is timed.
     void add_seed(std::vector<Candidate>& candidates, std::vector<Plan>& plans) {
         const auto add = [&](const char* name, const char* arch, seed::MatvecFn matvec) {
-            candidates.push_back({name, [this, matvec] {
-                                      const kernel_table::Bytes w = at(pool_.next(weight_bytes(p_.rows)), p_.rows);
-                                      core::parallel(work_.exec(), p_.rows, p_.shape.cols,
-                                                     [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+            const auto pass = [this, matvec] {
+                const kernel_table::Bytes w = at(pool_.next(weight_bytes(p_.rows)), p_.rows);
+                core::parallel(work_.exec(), p_.rows, p_.shape.cols,
+                               [&](std::size_t begin, std::size_t end, unsigned) noexcept {
                     const std::size_t scales = begin * scale_bytes(p_.shape.format, p_.shape.cols);
                     matvec(w.data + begin * row_bytes(p_.shape.format, p_.shape.cols),
                            w.scales == nullptr ? nullptr : w.scales + scales, end - begin, p_.shape.cols, x_.data(),
                            y_.data() + begin);
-                                      });
-                                  }});
+                });
+            };
+            candidates.push_back({name, pass});
             plans.push_back(
                 {arch, Width::f64, p_.rows, static_cast<double>(p_.bytes(p_.rows)), static_cast<double>(p_.tokens)});
         };
@@ -192,13 +193,14 @@ class MatmulGroup {
     void add_peers(std::vector<Candidate>& candidates, std::vector<Plan>& plans) {
         const std::size_t cols = p_.shape.cols, rows = std::min(p_.rows, pool_.size() / (4 * cols));
         for (const Peer& peer : peers_) {
-            candidates.push_back({peer.name, [this, product = peer.product, rows, cols] {
-                                      const auto* w = reinterpret_cast<const float*>(pool_.next(4 * rows * cols));
-                                      core::parallel(work_.exec(), rows, cols * p_.tokens,
-                                                     [&](std::size_t begin, std::size_t end, unsigned) noexcept {
+            const auto call = [this, product = peer.product, rows, cols] {
+                const auto* w = reinterpret_cast<const float*>(pool_.next(4 * rows * cols));
+                core::parallel(work_.exec(), rows, cols * p_.tokens,
+                               [&](std::size_t begin, std::size_t end, unsigned) noexcept {
                     product(w + begin * cols, end - begin, cols, x_.data(), p_.tokens, y_.data() + begin, p_.rows);
-                                      });
-                                  }});
+                });
+            };
+            candidates.push_back({peer.name, call});
             plans.push_back({peer.arch->name, Width::f32, rows, 4.0 * static_cast<double>(rows * cols)});
         }
     }
