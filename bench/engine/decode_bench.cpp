@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "drivers/bench/bandwidth.hpp"
 #include "k3/core/digest.hpp"
 #include "k3/engine/session.hpp"
 #include "k3/io/cpu_limits.hpp"
-#include "support/bandwidth.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 
 #include "k3/core/parallel.hpp"
 #include "support/doctest.hpp"
-#include "support/kernel_table_cpu.hpp"
+#include "support/kernel_table.hpp"
 #include "support/kernel_table_data.hpp"
 
 #if defined(_OPENMP)

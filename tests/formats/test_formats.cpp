@@ -3,7 +3,7 @@
 #include "k3/formats/f32.hpp"
 #include "k3/formats/mxfp4.hpp"
 #include "support/doctest.hpp"
-#include "support/kernel_table_cpu.hpp"
+#include "support/kernel_table.hpp"
 #include "support/kernel_table_data.hpp"
 #include "support/kernel_table_twin.hpp"
 

@@ -1,7 +1,7 @@
 // latent_attention and attention_residual: bits on every arch against the plain loops, and one fixture per wrong
 // variant.
 #include "support/doctest.hpp"
-#include "support/kernel_table_cpu.hpp"
+#include "support/kernel_table.hpp"
 #include "support/kernel_table_data.hpp"
 #include "support/kernel_table_twin.hpp"
 

@@ -1,7 +1,7 @@
 // matmul, matmul_on_thread, column_dot, dot64: the same bits on every arch of this CPU, for every length, number of
 // tokens and number of threads, and equal to the contract as plain loops (kernel_table_twin.hpp).
 #include "support/doctest.hpp"
-#include "support/kernel_table_cpu.hpp"
+#include "support/kernel_table.hpp"
 #include "support/kernel_table_data.hpp"
 #include "support/kernel_table_twin.hpp"
 

@@ -1,7 +1,7 @@
 // Every kernel on every arch within the float64 oracle's derived rounding budget. The oracle shares no code with k3/.
 #include "oracle/kernels_f64.hpp"
 #include "support/doctest.hpp"
-#include "support/kernel_table_cpu.hpp"
+#include "support/kernel_table.hpp"
 #include "support/kernel_table_data.hpp"
 
 using namespace k3;

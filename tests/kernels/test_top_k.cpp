@@ -1,6 +1,6 @@
 // route and argmax: bits on every arch against the plain loops, and one fixture per wrong variant.
 #include "support/doctest.hpp"
-#include "support/kernel_table_cpu.hpp"
+#include "support/kernel_table.hpp"
 #include "support/kernel_table_data.hpp"
 #include "support/kernel_table_twin.hpp"
 

@@ -1,7 +1,7 @@
 // Norms and elementwise kernels: bits on every arch against the plain loops, aliasing, and one fixture per wrong
 // variant.
 #include "support/doctest.hpp"
-#include "support/kernel_table_cpu.hpp"
+#include "support/kernel_table.hpp"
 #include "support/kernel_table_data.hpp"
 #include "support/kernel_table_twin.hpp"
 

@@ -4,7 +4,7 @@
 The linker keeps one copy of a weak symbol. If that copy came from a wide unit, a narrow machine dies of an illegal
 instruction (or a wide one computes other bits). So in a release build every weak function of an arch archive
 (libk3_*arch_<name>.a) carries the arch's tag in its name; none comes from std:: or xsimd::; the code uses its own
-arch's registers only; nothing runs before main."""
+arch's registers only; nothing runs before main. A vectorised module of k3-bench exports one function only."""
 import os
 import re
 import shutil
@@ -13,6 +13,8 @@ import sys
 
 import checks
 
+MODULE = re.compile(r"^k3_bench_eigen_\w+\.so$")  # wide code that is loaded at run time
+MODULE_EXPORTS = ["k3_bench_eigen_sgemm"]
 ARCHIVE = re.compile(r"^libk3_(?:\w+_)?arch_(scalar|sse42|avx2|avx512|neon)\.a$")
 # Weak functions that may appear untagged, and why.
 ALLOWED = {
@@ -107,6 +109,15 @@ def check_archive(report, path, arch, machine):
         report.check(f"{label}: no {what}", [f"{name}: {line}" for name, line in problems.items()])
 
 
+def check_module(report, path):
+    """A module shares no function with the program in either direction if it exports nothing else."""
+    exported = [line.split()[-1] for line in run("nm", "-D", "--defined-only", path).split("\n") if line.strip()]
+    report.check(f"{os.path.basename(path)}: exports one function and nothing else",
+                 [] if exported == MODULE_EXPORTS else exported or ["it exports nothing"])
+    problems = sorted(set(re.findall(r" u .*| i .*", run("nm", "-D", path))))
+    report.check(f"{os.path.basename(path)}: no symbol that is unique in a process", problems)
+
+
 def main():
     args = checks.arguments(__doc__)
     report = checks.Report()
@@ -117,10 +128,13 @@ def main():
     if not all(shutil.which(tool) for tool in ("readelf", "nm", "objdump", "c++filt")):
         report.skip("symbols of the arch archives", "binutils are not installed")
         return report.finish()
-    archives = []
+    archives, modules = [], []
     for folder, _, names in os.walk(args.build):
         matches = ((name, ARCHIVE.match(name)) for name in names)
         archives += [(os.path.join(folder, name), match.group(1)) for name, match in matches if match]
+        modules += [os.path.join(folder, name) for name in names if MODULE.match(name)]
+    for path in sorted(modules):
+        check_module(report, path)
     if not archives:
         report.skip("symbols of the arch archives", "this build has no libk3_arch_<name>.a")
     for path, arch in sorted(archives):

@@ -35,7 +35,7 @@ import mutants as table  # noqa: E402
 
 MAIN = "tests/support/main.cpp"
 # A unit is linked into a program if the program's objects include the header.
-ARCH_UNITS = {"tests/support/kernel_table.hpp": "tests/support/arch_scalar.cpp",
+ARCH_UNITS = {"drivers/kernel_table/kernel_table.hpp": "drivers/kernel_table/arch_scalar.cpp",
               "tests/layers/table.hpp": "tests/layers/arch_scalar.cpp",
               "k3/model/forward.hpp": "drivers/arch_scalar.cpp"}
 BELOW_THE_SEAM = ("k3/core/", "k3/simd/", "k3/formats/", "k3/kernels/", "k3/layers/", "k3/model/forward_impl.hpp")
@@ -56,7 +56,7 @@ def write(path, text):
 
 def scalar_only(path, text):
     """Cuts the wide arches out of the lists of arches."""
-    if path == "k3/engine/arches.hpp" or (path.startswith("tests/") and re.search(r"push_back\(&k?\w+_(avx2|neon)\)", text)):
+    if path == "k3/engine/arches.hpp" or (path.startswith(("tests/", "drivers/kernel_table/")) and re.search(r"push_back\(&k?\w+_(avx2|neon)\)", text)):
         text = text.replace("#if defined(__x86_64__)", "#if 0").replace("#elif defined(__aarch64__)", "#elif 0")
     return text
 

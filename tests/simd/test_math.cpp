@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "support/doctest.hpp"
-#include "support/kernel_table_cpu.hpp"
+#include "support/kernel_table.hpp"
 #include "support/kernel_table_data.hpp"
 #include "support/kernel_table_twin.hpp"
 

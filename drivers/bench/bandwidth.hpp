@@ -1,5 +1,5 @@
-#ifndef K3_BENCH_SUPPORT_BANDWIDTH_HPP
-#define K3_BENCH_SUPPORT_BANDWIDTH_HPP
+#ifndef K3_DRIVERS_BENCH_BANDWIDTH_HPP
+#define K3_DRIVERS_BENCH_BANDWIDTH_HPP
 // The machine's read bandwidth, measured in the same run as what is compared with it: the best of two ways to sum a
 // large buffer (one stream a thread, and four far apart with prefetch), over several repeats. 16-byte loads are enough:
 // a core can issue several times what its memory delivers.

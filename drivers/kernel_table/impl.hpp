@@ -1,11 +1,11 @@
-#ifndef K3_TESTS_SUPPORT_KERNEL_TABLE_IMPL_HPP
-#define K3_TESTS_SUPPORT_KERNEL_TABLE_IMPL_HPP
+#ifndef K3_DRIVERS_KERNEL_TABLE_IMPL_HPP
+#define K3_DRIVERS_KERNEL_TABLE_IMPL_HPP
 // Fills a KernelTable for one arch. For arch units only: everything here is compiled with that arch's flags, so nothing
 // but the kernels' own headers is included and every name carries the unit's inline namespace.
+#include "drivers/kernel_table/kernel_table.hpp"
 #include "k3/kernels.hpp"
-#include "support/kernel_table.hpp"
 
-namespace k3::tests::inline K3_TARGET {
+namespace k3::kernel_table::inline K3_TARGET {
 
 template <Format F>
 struct FormatOf;
@@ -187,10 +187,11 @@ constexpr KernelTable make_table() noexcept {
     return t;
 }
 
-}  // namespace k3::tests::inline K3_TARGET
+}  // namespace k3::kernel_table::inline K3_TARGET
 
 /// Defines the table of one arch: K3_KERNEL_TABLE(avx2).
-#define K3_KERNEL_TABLE(ARCH) \
-    constinit const k3::tests::KernelTable k3::tests::kKernels_##ARCH = k3::tests::make_table<k3::simd::ARCH>();
+#define K3_KERNEL_TABLE(ARCH)                                                         \
+    constinit const k3::kernel_table::KernelTable k3::kernel_table::kKernels_##ARCH = \
+        k3::kernel_table::make_table<k3::simd::ARCH>();
 
 #endif

@@ -1,11 +1,11 @@
-#ifndef K3_TESTS_SUPPORT_KERNEL_TABLE_CPU_HPP
-#define K3_TESTS_SUPPORT_KERNEL_TABLE_CPU_HPP
+#ifndef K3_DRIVERS_KERNEL_TABLE_CPU_HPP
+#define K3_DRIVERS_KERNEL_TABLE_CPU_HPP
 // Which tables this machine can run. Baseline code.
 #include <vector>
 
-#include "support/kernel_table.hpp"
+#include "drivers/kernel_table/kernel_table.hpp"
 
-namespace k3::tests {
+namespace k3::kernel_table {
 
 /// Scalar first, the widest last.
 inline std::vector<const KernelTable*> tables_of_this_cpu() {
@@ -23,5 +23,5 @@ inline std::vector<const KernelTable*> tables_of_this_cpu() {
     return tables;
 }
 
-}  // namespace k3::tests
+}  // namespace k3::kernel_table
 #endif

@@ -1,0 +1,4 @@
+// The probes of avx512, compiled with its flags (drivers/bench/meson.build).
+#include "drivers/bench/arch_impl.hpp"
+
+K3_BENCH_ARCH_TABLE(avx512)

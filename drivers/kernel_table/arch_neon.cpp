@@ -1,0 +1,4 @@
+// The kernels of neon, compiled with its flags (drivers/kernel_table/meson.build).
+#include "drivers/kernel_table/impl.hpp"
+
+K3_KERNEL_TABLE(neon)
