@@ -95,7 +95,7 @@ def main():
         report.skip("k3/kernels.hpp reaches ranks 0 to 4 without io, checkpoint and text", "no such file yet")
 
     units = sorted(os.path.relpath(path, source)
-                   for pattern in ("drivers/arch_*.cpp", "tests/support/arch_*.cpp", "bench/**/arch_*.cpp")
+                   for pattern in ("drivers/**/arch_*.cpp", "tests/support/arch_*.cpp", "bench/**/arch_*.cpp")
                    for path in glob.glob(os.path.join(glob.escape(source), pattern), recursive=True))
     if not any(unit.startswith("drivers/") for unit in units):
         report.skip("arch units stay within their ranks", "no drivers/arch_*.cpp yet")
