@@ -93,23 +93,26 @@ int check_model(const conform::Options& o) {
     const auto show = [&](const std::string& what) { progress.show(what, done / all); };
 
     keep(walk.begin(o.first));
-    for (std::size_t n = o.first; n < end; ++n) {
+    for (std::size_t n = o.first; n < end && !walk.broken(); ++n) {
         show("layer " + std::to_string(n) + " of " + std::to_string(o.first) + " to " + std::to_string(end - 1));
         keep(walk.layer(n));
         done += work[n - o.first];
     }
-    if (o.from_start) {
+    if (o.from_start && !walk.broken()) {
         show("head");
         keep(walk.head());
         done += head;
     }
-    if (pass) {
+    if (pass && !walk.broken()) {
         const double start = done;
         keep(walk.pass([&](std::size_t layer, std::size_t count) {
             done = start + layers / 5 * static_cast<double>(layer) / static_cast<double>(count);
             show("whole pass, layer " + std::to_string(layer) + " of " + std::to_string(count));
         }));
     }
+    if (walk.broken())
+        std::fprintf(stderr, "k3-conform: stopped after %s: the engine has nothing finite to go on with\n",
+                     results.back().label.c_str());
     const conform::Summary summary = conform::summarise(results);
     if (o.json) {
         const auto root = conform::to_json(o, walk.ids(), results, progress.seconds());

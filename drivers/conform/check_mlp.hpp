@@ -97,6 +97,10 @@ inline Mat check_moe(Judge& judge, const Reference& ref, std::size_t n, const Ma
 
     const std::vector<std::int32_t>& ids = e.experts.ids;
     const Mat logits = judge("router logits", e.logits, times(names::kRouter, c.experts, c.hidden, x));
+    if (!e.failure.empty()) {
+        judge("router choice", std::numeric_limits<double>::infinity(), e.failure);
+        return x;  // the walk ends here (Walk::broken)
+    }
     const Value scores = sigmoids(exact(logits));
     Mat bias(2 * tokens, static_cast<Index>(c.experts));
     bias.rowwise() = ref.vector(n, names::kRouterBias, c.experts).transpose();
@@ -162,8 +166,11 @@ inline Mat check_moe(Judge& judge, const Reference& ref, std::size_t n, const Ma
             total.budget.row(t).array() += (dw + gamma32(k + 1) * size) * expert.row(t).array().abs() + kTiny;
         }
     }
-    if (c.latent_norm) total = rmsnorm(total, latent, ref.vector(n, names::kLatentNorm, c.latent), c.rms_norm_eps);
-    const Mat aggregate = judge("aggregate", e.aggregate, total);
+    Mat aggregate = judge("weighted sum", e.total, total);
+    if (c.latent_norm)
+        aggregate =
+            judge("aggregate", e.aggregate,
+                  rmsnorm(exact(aggregate), latent, ref.vector(n, names::kLatentNorm, c.latent), c.rms_norm_eps));
     const Mat shared = detail::check_mlp_parts(
         judge, ref, "shared inner", "shared output", {}, ref.matrix(n, names::kSharedGate, c.shared_width(), c.hidden),
         ref.matrix(n, names::kSharedUp, c.shared_width(), c.hidden),

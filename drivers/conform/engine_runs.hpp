@@ -5,6 +5,7 @@
 // the vector before it. Projections whose results no interface shows (MLA's queries, the gates, the router's logits)
 // are run once more by themselves: same function, same input, so the layer's own have the same bits or the stage after
 // them fails.
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -100,16 +101,17 @@ inline MlpRun run_mlp(Engine& e, std::size_t n, layers::MlpWeights w, const Rows
 }
 
 struct MoeRun {
-    Rows logits, aggregate, out;  ///< router logits; sum of the experts after its norm
+    Rows logits, total, aggregate, out;  ///< router logits; weighted sum of the experts, before and after its norm
     MlpRun shared;
     Experts::Record experts;
+    std::string failure{};  ///< the engine's router found a NaN: nothing but logits and shared is there
 };
 
 inline MoeRun run_moe(Engine& e, std::size_t n, const Rows& x) {
     const model::Config& c = e.c();
     const layers::Situ situ{static_cast<float>(c.situ_beta), static_cast<float>(c.situ_linear_beta)};
-    const layers::MoeShape shape{c.experts,     c.experts_per_token, c.latent,       c.expert_width, c.shared_width(),
-                                 c.latent_norm, c.renormalize,       c.routed_scale, c.rms_norm_eps, situ};
+    layers::MoeShape shape{c.experts,     c.experts_per_token, c.latent,       c.expert_width, c.shared_width(),
+                           c.latent_norm, c.renormalize,       c.routed_scale, c.rms_norm_eps, situ};
     layers::MoeWeights w = e.layer().moe;
     MoeRun r;
     r.logits = e.linear(w.gate, x, n);
@@ -121,27 +123,31 @@ inline MoeRun run_moe(Engine& e, std::size_t n, const Rows& x) {
         for (const core::Fault& of_token : faults)
             if (!fault && of_token) fault = of_token;
         if (fault.code == core::FaultCode::router_nan)
-            throw Error(Code::numeric,
-                        "layer " + std::to_string(n) + ", token " + std::to_string(fault.token) +
-                            ": a router score is NaN on the engine's side",
-                        "check the checkpoint: no expert can be chosen");
-        e.require(fault, n);
+            r.failure = "token " + std::to_string(fault.token) +
+                        ": a score is NaN on the engine's side, no expert can be chosen";
+        else
+            e.require(fault, n);
     };
     r.out = Rows(x.rows, c.hidden);
     e.experts().mode = Experts::Mode::record;
     run(e.context(), r.out);
     e.experts().mode = Experts::Mode::replay;
-    // The aggregate, through a probe in place of the up projection and with nothing from the shared expert; in pieces
-    // of the hidden width, as the output has no more.
-    r.aggregate = Rows(x.rows, c.latent);
-    for (std::size_t at = 0; at < c.latent; at += c.hidden) {
-        w.up = ProbeSource::identity(c.hidden, c.latent, at);
-        w.shared.down = ProbeSource::zero(c.hidden, c.shared_width());
-        Rows piece(x.rows, c.hidden);
-        run(e.probe(), piece);
-        for (std::size_t t = 0; t < x.rows; ++t)
-            std::copy_n(piece.view().row(t), std::min(c.hidden, c.latent - at), r.aggregate.view().row(t) + at);
-    }
+    // The sum over experts, through a probe in place of the up projection and with nothing from the shared expert; in
+    // pieces of the hidden width, as the output has no more.
+    w.shared = {ProbeSource::zero(1, c.hidden), ProbeSource::zero(1, c.hidden), ProbeSource::zero(c.hidden, 1)};
+    const auto through = [&](Rows& whole) {
+        whole = Rows(x.rows, c.latent);
+        for (std::size_t at = 0; at < c.latent && r.failure.empty(); at += c.hidden) {
+            w.up = ProbeSource::identity(c.hidden, c.latent, at);
+            Rows piece(x.rows, c.hidden);
+            run(e.probe(), piece);
+            for (std::size_t t = 0; t < x.rows; ++t)
+                std::copy_n(piece.view().row(t), std::min(c.hidden, c.latent - at), whole.view().row(t) + at);
+        }
+    };
+    through(r.aggregate);
+    shape.latent_norm = false;  // the norm would hide a common factor of the weights: routed_scaling_factor
+    through(r.total);
     e.experts().mode = Experts::Mode::plain;
     r.experts = std::move(e.experts().record);
     return r;

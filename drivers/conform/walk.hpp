@@ -4,6 +4,8 @@
 // the inputs of the next step. Below them the reference carries its own float64 chain from the embedding on. At the end
 // the head, and one pass of model::Forward over the same ids, which must give the bits of this walk: so what was judged
 // layer by layer is what the engine does when it runs.
+#include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -108,8 +110,10 @@ class Walk {
             MoeRun run = run_moe(e_, n, x);
             both = check_moe(judge, ref_, n, both, run);
             out = std::move(run.out);
+            broken_ = !run.failure.empty();
         }
         add(judge, out, both);
+        for (const float v : prefix_.data) broken_ = broken_ || !std::isfinite(v);
         result.chained = drift(prefix_both_);
         return result;
     }
@@ -164,6 +168,8 @@ class Walk {
         return result;
     }
 
+    /// The engine has nothing finite to go on with: every later stage would fail for this reason and hide its own.
+    bool broken() const { return broken_; }
     const std::vector<std::int32_t>& ids() const { return ids_; }
 
   private:
@@ -210,6 +216,7 @@ class Walk {
     Engine& e_;
     const Reference& ref_;
     std::size_t tokens_;
+    bool broken_ = false;
     SeededIds seeded_;
     std::vector<std::int32_t> ids_;
     Rows prefix_, logits_;  ///< the engine's
