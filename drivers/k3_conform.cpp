@@ -10,6 +10,7 @@
 #include "drivers/conform/report.hpp"
 #include "drivers/conform/walk.hpp"
 #include "drivers/exit_code.hpp"
+#include "drivers/run/waiting_threads.hpp"
 #include "k3/io/memory_limits.hpp"
 
 namespace {
@@ -138,5 +139,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    k3::run::limit_spinning(argv);  // the engine's waiting threads would hold the cores the reference needs
     return k3::drivers::guarded_main("k3-conform", [&] { return run(argc, argv); });
 }

@@ -2,6 +2,7 @@
 #define K3_DRIVERS_CONFORM_CHECK_MLP_HPP
 // The stages of a dense MLP, of the router, and of the latent mixture of experts.
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -37,9 +38,10 @@ inline double choice_excess(const Value& keys, Index t, const std::vector<std::i
             const double excess = (keys.value(t, f) - keys.value(t, e)) / (keys.budget(t, f) + keys.budget(t, e));
             if (excess <= worst) continue;
             worst = excess;
+            char by[32];
+            std::snprintf(by, sizeof by, "%.3g", keys.value(t, f) - keys.value(t, e));
             what = "token " + std::to_string(t) + ": the engine put expert " + std::to_string(e) + " before expert " +
-                   std::to_string(f) + ", whose key is larger by " +
-                   std::to_string(keys.value(t, f) - keys.value(t, e));
+                   std::to_string(f) + ", whose key is larger by " + by;
         }
     }
     return worst;
