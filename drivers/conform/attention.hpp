@@ -37,8 +37,10 @@ inline Mat attend_head(const Mat& q, const Mat& latent, const Mat& key, const Ma
 ///   p                                                 eta_s = dscore_s + u (|score_s - m| + dscore_s + dm), th_s =
 ///                                                     expm1(eta_s) + 1.01 u exp(eta_s), Th = sum p_s th_s:
 ///                                                     dp_s = p_s (th_s + Th) / (1 - Th); a common shift cancels
-///   mixed = RN32(sum_s p_s latent_s)                  dp |l|, and 2 (T + 2) u64 p |l|, rounded
-///   o     = RN32(W_v mixed)                           |W_v| dmixed, and 2 latent u64, rounded
+///   mixed = RN32(sum_s p_s latent_s)                  noise: 2 (T + 2) u64 p |l|, rounded
+///   o     = RN32(W_v mixed)                           |W_v| noise, and 2 latent u64, rounded; and dp: W_v is linear,
+///                                                     so an error of p moves o by sum_s dp_s |v_s|, v = W_v latent,
+///                                                     which is some sqrt(latent) less than |W_v| (dp |l|)
 inline Mat attend_head_budget(const Mat& q, const Mat& latent, const Mat& key, const Mat& w, const AttentionWidths& a,
                               const Mat& p) {
     using namespace rounding;
@@ -71,10 +73,12 @@ inline Mat attend_head_budget(const Mat& q, const Mat& latent, const Mat& key, c
             dp(t, s) =
                 all < 1 ? p(t, s) * (dp(t, s) + all) / (1 - all) + kTiny : std::numeric_limits<double>::infinity();
     }
-    const Mat mixed = p * latent;
-    const Mat dmixed = round_all(mixed, (dp + n64(tokens + 2) * (p + dp)) * big_latent);
-    const Mat o = mixed * wv.transpose();
-    return round_all(o, (dmixed + n64(a.latent) * (mixed.cwiseAbs() + dmixed)) * wv.cwiseAbs().transpose());
+    const Mat mixed = p * latent, values = latent * wv.transpose(), moved = dp * big_latent;
+    Mat noise = n64(tokens + 2) * (p + dp) * big_latent;
+    for (Index i = 0; i < noise.size(); ++i)
+        noise.data()[i] = rounded(std::fabs(mixed.data()[i]) + moved.data()[i], noise.data()[i]);
+    const Mat sums = n64(a.latent) * (mixed.cwiseAbs() + moved + noise);
+    return round_all(p * values, dp * values.cwiseAbs() + (noise + sums) * wv.cwiseAbs().transpose());
 }
 
 }  // namespace k3::conform
