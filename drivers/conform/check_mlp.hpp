@@ -130,7 +130,9 @@ inline Mat check_moe(Judge& judge, const Reference& ref, std::size_t n, const Ma
     std::map<std::int32_t, std::vector<Index>> slots;  // expert -> token * k + rank: each expert is decoded once
     for (Index s = 0; s < tokens * k; ++s) slots[ids[static_cast<std::size_t>(s)]].push_back(s);
     std::vector<Mat> ranks(static_cast<std::size_t>(k), Mat(2 * tokens, latent));
-    for (const auto& [expert, wanted] : slots) {
+    for (const auto& entry : slots) {
+        const std::int32_t expert = entry.first;
+        const std::vector<Index>& wanted = entry.second;
         const auto count = static_cast<Index>(wanted.size());
         const auto gather = [&](const Rows& from) {
             Rows rows(wanted.size(), from.cols);
