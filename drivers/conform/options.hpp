@@ -38,7 +38,7 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
     app.add_option("model_dir", o.model_dir, "the checkpoint: config.json and its shards")->type_name("DIR");
     auto* logits =
         app.add_option("--logits", o.logits, "compare two logit dumps instead: raw float32, or JSON (*.json)")
-            ->type_name("A B")
+            ->type_name("FILE")
             ->expected(2);
     const auto word = [&](const char* name, std::string& text, const char* type, const char* help) {
         app.add_option(name, text, help)->type_name(type)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -69,7 +70,8 @@ inline void print_verdict(const Options& o, const Summary& s) {
     if (s.failed != 0) std::printf(", %zu failed, the first %s", s.failed, s.first_failure.c_str());
     std::printf(", worst %s budget (%s)\n", show_ratio(s.worst).c_str(), s.where.c_str());
     if (s.failed == 0)
-        std::printf("next: k3 %s --prompt TEXT\n", o.engine_dir.c_str());
+        std::printf("next: k3 %s %s\n", o.engine_dir.c_str(),
+                    std::filesystem::exists(o.engine_dir + "/tiktoken.model") ? "--prompt TEXT" : "--ids 1,2,3");
     else if (o.engine_dir != o.model_dir || o.engine_config != o.config_path)
         std::printf("next: compare that layer's tensors and config of the two sides (k3-inspect DIR --dump TENSOR)\n");
     else if (o.arch != engine::ArchName::scalar)

@@ -94,7 +94,7 @@ class Walk {
             prefix_ = std::move(out);
             prefix_both_ = std::move(both);
         } else {
-            add(judge, out, both);
+            add(judge, "sum after attention", out, both);
         }
 
         h = e_.mix(blocks_, prefix_, layer.mlp_fold);
@@ -112,7 +112,7 @@ class Walk {
             out = std::move(run.out);
             broken_ = !run.failure.empty();
         }
-        add(judge, out, both);
+        add(judge, "sum after mlp", out, both);
         for (const float v : prefix_.data) broken_ = broken_ || !std::isfinite(v);
         result.chained = drift(prefix_both_);
         return result;
@@ -202,9 +202,9 @@ class Walk {
     Value norm(const Mat& both, const Vec& weight) const {
         return rmsnorm(exact(both), both.cols(), weight, ref_.c.rms_norm_eps);
     }
-    void add(Judge& judge, const Rows& out, const Mat& both) {
+    void add(Judge& judge, const char* stage, const Rows& out, const Mat& both) {
         Rows next = e_.add(prefix_, out);
-        prefix_both_ = judge("running sum", next, sum(exact(prefix_both_), exact(both)));
+        prefix_both_ = judge(stage, next, sum(exact(prefix_both_), exact(both)));
         prefix_ = std::move(next);
     }
     static double drift(const Mat& both) {
