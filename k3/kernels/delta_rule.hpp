@@ -41,6 +41,9 @@ K3_INLINE void delta_columns(float* state, std::size_t keys, std::size_t values,
         float* row = state + i * values + j;
         const V alpha = simd::broadcast<simd::f32x8, A>(in.alpha[i]), q = simd::broadcast<simd::f32x8, A>(in.q[i]);
         const V write = simd::broadcast<simd::f32x8, A>(simd::mul(in.k[i], in.beta));
+        // What is read next from memory: these rows of the next columns, after the last ones those of the next head.
+        const float* const ahead = j + 16 * N <= values ? row + 8 * N : row - j + keys * values;
+        simd::unroll<(N + 1) / 2>([&](auto n) __attribute__((always_inline)) { __builtin_prefetch(ahead + 16 * n); });
         simd::unroll<N>([&](auto n) __attribute__((always_inline)) {
             const V decayed = simd::mul(simd::load<A>(row + 8 * n, live(n)), alpha);
             const V next = simd::mul_then_add(decayed, write, error[n]);
@@ -68,8 +71,8 @@ K3_INLINE void delta_columns(float* state, std::size_t keys, std::size_t values,
 /// Source    Kimi Linear report, recurrent form.
 template <simd::Arch A>
 void delta_rule(float* state, std::size_t keys, std::size_t values, const DeltaInput& in, float* out) noexcept {
-    // As many columns at once as sums, errors and operands fit in registers.
-    constexpr std::size_t kVectors = simd::f32x8<A>::kRegs == 1 ? (simd::f64x8<A>::kRegs == 1 ? 8 : 4) : 2;
+    // A block of columns is read twice and should stay in the first-level cache: 128 bytes of 128 rows.
+    constexpr std::size_t kVectors = simd::f32x8<A>::kRegs <= 2 ? 4 : 2;
     std::size_t j = 0;
     for (; j + 8 * kVectors <= values; j += 8 * kVectors)
         detail::delta_columns<A, kVectors>(state, keys, values, in, j, 8, out);

@@ -38,6 +38,8 @@ def read_header(path):
     pairs = json.loads(text, object_pairs_hook=list)
     entries = []
     for name, fields in pairs:
+        if name == "__metadata__":
+            continue
         fields = dict(fields)
         entries.append((name, fields["dtype"], fields["shape"], *fields["data_offsets"]))
     return entries, 8 + length, os.path.getsize(path)

@@ -4,28 +4,22 @@
 //
 // Every kernel of the oracle exists twice under one name: on `Mat` it is the formula in float64, on `Bounded` it is the
 // same value plus a budget b with  |engine - exact| <= b,  derived from the engine's contract (docs/NUMERICS.md):
-//   u  = 2^-24   one rounding to binary32: RN32(v) = v (1 + d) with |d| <= u, or |RN32(v) - v| <= kTiny where v is
-//   subnormal; u64 = 2^-53  one rounding to binary64; the oracle's own roundings are charged too (hence 2 n u64 where n
-//   adds are made).
-// A value with an error goes through a rounding by  rounded(v, e) = e + u (|v| + e) + kTiny.  Products keep the e*e
-// term, functions use the largest slope over [v-e, v+e], so the bounds do not stop at first order. k roundings of one
-// term: gamma(k) = k u / (1 - k u). Budgets are worst cases: roundings are assumed to add up, where in fact they mostly
-// cancel. A good engine shows 0.01 to 0.5 of its budget; a wrong formula shows thousands.
+// The arithmetic of budgets is drivers/conform/rounding.hpp, which k3-conform uses too. A good engine shows 0.01 to 0.5
+// of its budget; a wrong formula shows thousands.
 //
 // A budget on the inputs (engine inputs that are themselves inexact) is carried to the outputs. With engine inputs that
 // the oracle got bit for bit, use exact(x): the input budget is zero.
 #include <cmath>
 #include <limits>
 
+#include "drivers/conform/rounding.hpp"
 #include "oracle/weights_f64.hpp"
 
 namespace k3::oracle {
 
-inline constexpr double kU32 = 0x1p-24;  ///< unit roundoff of binary32
-inline constexpr double kU64 = 0x1p-53;  ///< unit roundoff of binary64
-inline constexpr double kTiny =
-    0x1p-149;  ///< absolute error of a rounding among binary32 subnormals (half of it, in fact)
-inline constexpr double kUfn = 1.01 * kU32;  ///< exp, sigmoid, tanh: RN32 of a binary64 value that is off by < 0.01 ulp
+using rounding::exp_error, rounding::gamma32, rounding::inverse_norm_error, rounding::kTiny, rounding::kU32;
+using rounding::kU64, rounding::kUfn, rounding::product_error, rounding::rounded, rounding::sigmoid;
+using rounding::sigmoid_error, rounding::silu, rounding::silu_error, rounding::tanh_error;
 
 /// An exact value and the distance the engine may keep from it, entry by entry.
 struct Bounded {
@@ -39,17 +33,6 @@ struct Bounded {
 inline Bounded exact(Mat value) {
     Mat zero = Mat::Zero(value.rows(), value.cols());
     return {std::move(value), std::move(zero)};
-}
-
-/// k roundings of one term.
-inline double gamma32(Index k) { return static_cast<double>(k) * kU32 / (1 - static_cast<double>(k) * kU32); }
-
-/// Error after one more rounding to binary32.
-inline double rounded(double v, double e, double u = kU32) { return e + u * (std::fabs(v) + e) + kTiny; }
-
-/// Error of a product of two inexact values, before its rounding.
-inline double product_error(double a, double ea, double b, double eb) {
-    return std::fabs(a) * eb + std::fabs(b) * ea + ea * eb;
 }
 
 /// max |engine - exact| / budget. Infinity if a shape differs, a budget is not finite (it would excuse anything) or a
@@ -84,34 +67,6 @@ Bounded map(const Bounded& x, Fn fn, Err err) {
     return y;
 }
 }  // namespace detail
-
-// ---- elementary functions: std:: in float64
-// -------------------------------------------------------------------------------
-
-inline double sigmoid(double v) {  // written so that neither branch overflows
-    if (v >= 0) return 1 / (1 + std::exp(-v));
-    const double e = std::exp(v);
-    return e / (1 + e);
-}
-inline double silu(double v) { return v * sigmoid(v); }
-
-/// exp: |e^(v+e) - e^v| <= e^v (e^e - 1).
-inline double exp_error(double v, double e) { return rounded(std::exp(v), std::exp(v) * std::expm1(e), kUfn); }
-/// sigmoid: the slope s(1-s) is largest where |v| is smallest.
-inline double sigmoid_error(double v, double e) {
-    const double s = sigmoid(-std::max(0.0, std::fabs(v) - e));
-    return rounded(sigmoid(v), e * s * (1 - s), kUfn);
-}
-/// tanh: the slope 1 - tanh^2 is largest where |v| is smallest (2 s(2v) - 1 form, no cancellation: 4 s(-2v)(1 -
-/// s(-2v))).
-inline double tanh_error(double v, double e) {
-    const double s = sigmoid(-2 * std::max(0.0, std::fabs(v) - e));
-    return rounded(std::tanh(v), e * 4 * s * (1 - s), kUfn);
-}
-/// silu = v * sigmoid(v), sigmoid rounded, then the product rounded.
-inline double silu_error(double v, double e) {
-    return rounded(silu(v), product_error(v, e, sigmoid(v), sigmoid_error(v, e)));
-}
 
 inline Mat exp(const Mat& x) { return x.array().exp().matrix(); }
 inline Mat tanh(const Mat& x) {

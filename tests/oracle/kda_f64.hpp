@@ -6,15 +6,6 @@
 
 namespace k3::oracle {
 
-/// Error of inv = RN32(1 / r'), r' = sqrt(f64 sum + eps) where the exact r = |(x/sqrt n, sqrt eps)|_2 is a norm: an
-/// input error whose own norm is `rho` moves it by at most rho, so |1/r' - 1/r| <= rho / (r (r - rho)). The f64 steps
-/// add (n + 4) u64, doubled for the oracle.
-inline double inverse_norm_error(double r, double rho, Index n) {
-    if (rho >= r) return std::numeric_limits<double>::infinity();
-    const double e = rho / (r * (r - rho)) + 2 * static_cast<double>(n + 4) * kU64 / (r - rho);
-    return rounded(1 / r, e);
-}
-
 /// y_i = x_i / sqrt(sum(x^2) + 1e-6), times `scale` (1/sqrt(dk) for q, after the norm; 1 for k).
 inline Mat l2norm(const Mat& x, double scale = 1) {
     Mat y(x.rows(), x.cols());

@@ -1,0 +1,4 @@
+// The sse42 entry points of k3-conform; compiled with that arch's flags (drivers/meson.build).
+#include "drivers/conform/arch_table_impl.hpp"
+
+constinit const k3::conform::ArchTable k3::conform::kSse42Table = k3::conform::make_arch_table<k3::simd::sse42>();
