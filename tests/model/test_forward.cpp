@@ -305,12 +305,13 @@ TEST_CASE("model/forward: a NaN in the selection bias is a fault as well") {
 TEST_CASE("model/forward: a NaN in a layer's norm is caught by the first router behind it") {
     const std::size_t hidden = golden_b().config.shape.hidden;
     const std::size_t mla = first_layer(golden_b(), model::LayerKind::mla, 4);
-    for (const auto& [layer, mixer] : {std::pair{std::size_t{3}, false},
-                                       {mla, true},
-                                       {std::size_t{3}, true},
-                                       {std::size_t{0}, true},
-                                       {std::size_t{0}, false}}) {
-        CAPTURE(layer);
+    for (const auto& place : {std::pair{std::size_t{3}, false},
+                              {mla, true},
+                              {std::size_t{3}, true},
+                              {std::size_t{0}, true},
+                              {std::size_t{0}, false}}) {
+        const auto [layer, mixer] = place;
+        CAPTURE(place.first);
         Changed changed(golden_b());
         model::DecoderLayer& l = changed.layers[layer];
         changed.own(mixer ? l.input_norm : l.post_attention_norm, hidden)[hidden - 1] = kNan;
