@@ -59,6 +59,7 @@ void kda_head(const KdaShape& shape, const KdaWeights& w, const SegmentRows& row
     float a;
     kernels::exp<A>(w.a_log + head, 1, &a);
     float* state = rows.kda.recurrent + head * dim * dim;
+    const float* const next = head + 1 < shape.heads ? state + dim * dim : nullptr;
     if (rows.log.k != nullptr) {  // the step may be taken back: work on a copy
         float* copy = scratch.take<float>(dim * dim);
         __builtin_memcpy(copy, state, dim * dim * sizeof(float));
@@ -72,7 +73,7 @@ void kda_head(const KdaShape& shape, const KdaWeights& w, const SegmentRows& row
         kernels::l2norm<A>(k, dim, k);
         kernels::decay<A>(alpha, w.dt_bias + at, dim, a, shape.lower_bound, alpha);
         kernels::sigmoid<A>(beta, 1, beta);
-        kernels::delta_rule<A>(state, dim, dim, {q, k, v, alpha, *beta}, o);
+        kernels::delta_rule<A>(state, dim, dim, {q, k, v, alpha, *beta}, o, t + 1 == rows.tokens ? next : nullptr);
         if (rows.log.k != nullptr) {
             const std::size_t to = t * width + at;
             __builtin_memcpy(rows.log.k + to, k, dim * sizeof(float));
@@ -161,9 +162,11 @@ void kda_commit(const core::Exec& exec, const KdaShape& shape, const KdaState& s
             const std::size_t at = head * dim;
             for (std::size_t t = 0; t < tokens; ++t) {
                 const std::size_t row = t * width + at;
+                float* const recurrent = state.recurrent + head * dim * dim;
                 kernels::delta_rule<A>(
-                    state.recurrent + head * dim * dim, dim, dim,
-                    {log.k + row, log.k + row, log.v + row, log.alpha + row, log.beta[t * shape.heads + head]}, unused);
+                    recurrent, dim, dim,
+                    {log.k + row, log.k + row, log.v + row, log.alpha + row, log.beta[t * shape.heads + head]}, unused,
+                    t + 1 == tokens && head + 1 < shape.heads ? recurrent + dim * dim : nullptr);
             }
             for (std::size_t i = 0; i < 3; ++i)
                 kernels::shift_history<A>(core::MatView<const float>(log.conv[i], tokens, width), tokens, shape.taps,
