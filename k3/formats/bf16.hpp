@@ -25,6 +25,13 @@ struct bf16 {
     K3_INLINE static void decode(Row row, std::size_t col, simd::f64x8<A>* out) noexcept {
         simd::Regs<A>::load_bf16(row.data + 2 * col, out->r);
     }
+    template <simd::Arch A>
+    requires requires(const std::byte* p, typename simd::f64x8<A>::Reg* r) { simd::Regs<A>::load_bf16x32(p, r); }
+    K3_INLINE static void decode32(Row row, std::size_t col, simd::f64x8<A>* out) noexcept {
+        typename simd::f64x8<A>::Reg regs[4];
+        simd::Regs<A>::load_bf16x32(row.data + 2 * col, regs);
+        simd::unroll<4>([&](auto k) __attribute__((always_inline)) { out[k].r[0] = regs[k]; });
+    }
     K3_INLINE static void decode_tail(Row row, std::size_t col, std::size_t count, double* out) noexcept {
         for (std::size_t i = 0; i < kBlock; ++i) {
             out[i] = i < count ? static_cast<double>(widen(row.data + 2 * (col + i))) : 0.0;

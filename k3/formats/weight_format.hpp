@@ -36,5 +36,18 @@ concept WeightFormat = requires(const std::byte* bytes, std::size_t n, typename 
     {F::decode_tail(row, n, n, padded)};                 // the last count < kBlock columns, padded with +0
 };
 
+/// Columns col .. col + 31, col a multiple of the block: by the format's own decode32 where the arch has one.
+template <class F, simd::Arch A>
+K3_INLINE void decode32(typename F::Row row, std::size_t col, simd::f64x8<A>* out) noexcept {
+    static_assert(32 % F::kBlock == 0);
+    if constexpr (requires { F::template decode32<A>(row, col, out); }) {
+        F::template decode32<A>(row, col, out);
+    } else {
+        simd::unroll<32 / F::kBlock>([&](auto b) __attribute__((always_inline)) {
+            F::template decode<A>(row, col + b * F::kBlock, out + b * (F::kBlock / 8));
+        });
+    }
+}
+
 }  // namespace k3::formats::inline K3_TARGET
 #endif

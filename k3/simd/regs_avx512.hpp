@@ -16,6 +16,7 @@ struct Regs<avx512> {
     static constexpr std::size_t kF64 = 1, kF32 = 1, kWidth64 = 8;
     // g++ 12 warns about its own headers where an unmasked form passes an undefined vector; a full mask costs nothing.
     static constexpr __mmask8 kAll = 0xff;
+    static constexpr __mmask16 kAll16 = 0xffff;
 
     K3_INLINE static f64 set1(double v) noexcept { return f64(v); }
     K3_INLINE static f32 set1(float v) noexcept { return f32(v); }
@@ -51,6 +52,18 @@ struct Regs<avx512> {
     K3_INLINE static void load_bf16(const std::byte* p, f64* out) noexcept {
         const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
         out[0] = f64(_mm512_maskz_cvtps_pd(kAll, _mm256_castsi256_ps(_mm256_slli_epi32(words, 16))));
+    }
+    /// 32 of them: words go to the high halves of sixteen f32, whose halves are widened on their way back from memory,
+    /// where widening costs no shuffle; the shuffles are what there is least of.
+    K3_INLINE static void load_bf16x32(const std::byte* p, f64* out) noexcept {
+        alignas(64) float widened[32];
+        for (std::size_t i = 0; i < 2; ++i) {
+            const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * i));
+            _mm512_store_ps(widened + 16 * i, _mm512_castsi512_ps(_mm512_maskz_slli_epi32(
+                                                  kAll16, _mm512_maskz_cvtepu16_epi32(kAll16, words), 16)));
+        }
+        asm("" : "+m"(widened));  // the compiler would put the shuffles back
+        for (std::size_t k = 0; k < 4; ++k) out[k] = f64(_mm512_maskz_cvtps_pd(kAll, _mm256_load_ps(widened + 8 * k)));
     }
     K3_INLINE static void mxfp4(const std::byte* p, std::byte scale, f64* out) noexcept {
         const double* const values = kE2M1Values.of[static_cast<std::size_t>(scale)];

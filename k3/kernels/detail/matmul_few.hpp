@@ -47,7 +47,6 @@ K3_INLINE void widen_row(const float* x, std::size_t cols, std::size_t padded, d
 template <class F, simd::Arch A, std::size_t R, std::size_t T, class Out>
 K3_INLINE void few_tile(const formats::Packed<F>& w, const std::size_t (&rows)[R], const double* x,
                         core::MatView<Out> y) noexcept {
-    static_assert(32 % F::kBlock == 0);
     constexpr std::size_t kVectors = F::kBlock / 8;
     constexpr std::size_t kPrefetch = 1024;
     const std::size_t stride = wide_stride(w.cols);
@@ -57,28 +56,39 @@ K3_INLINE void few_tile(const formats::Packed<F>& w, const std::size_t (&rows)[R
         row[r] = w.row(rows[r]);
         for (std::size_t t = 0; t < T; ++t) acc[r][t] = simd::broadcast<simd::f64x8, A>(0.0);
     }
-    const std::size_t whole = w.cols - w.cols % F::kBlock;
-    for (std::size_t col = 0; col < whole; col += F::kBlock) {
-        simd::unroll<R>([&](auto r) __attribute__((always_inline)) {
-            __builtin_prefetch(row[r].data + F::row_bytes(col) + kPrefetch);
-            simd::f64x8<A> weights[kVectors];
-            F::template decode<A>(row[r], col, weights);
-            simd::unroll<kVectors>([&](auto k) __attribute__((always_inline)) {
-                simd::unroll<T>([&](auto t) __attribute__((always_inline)) {
-                    acc[r][t] = simd::madd_exact(simd::load<A>(x + t * stride + col + 8 * k), weights[k], acc[r][t]);
-                });
+    const auto multiply = [&](auto r, std::size_t col, const auto& weights) __attribute__((always_inline)) {
+        constexpr std::size_t kCount = sizeof(weights) / sizeof(weights[0]);
+        simd::unroll<kCount>([&](auto k) __attribute__((always_inline)) {
+            simd::unroll<T>([&](auto t) __attribute__((always_inline)) {
+                acc[r][t] = simd::madd_exact(simd::load<A>(x + t * stride + col + 8 * k), weights[k], acc[r][t]);
             });
         });
+    };
+    std::size_t col = 0;
+    for (; col + 32 <= w.cols; col += 32) {
+        simd::unroll<R>([&](auto r) __attribute__((always_inline)) {
+            __builtin_prefetch(row[r].data + F::row_bytes(col) + kPrefetch);
+            simd::f64x8<A> weights[4];
+            formats::decode32<F, A>(row[r], col, weights);
+            multiply(r, col, weights);
+        });
     }
-    if (const std::size_t left = w.cols - whole; left != 0) {
-        double weights[F::kBlock];
-        for (std::size_t r = 0; r < R; ++r) {
-            F::decode_tail(row[r], whole, left, weights);
-            for (std::size_t t = 0; t < T; ++t)
-                for (std::size_t k = 0; k < kVectors; ++k)
-                    acc[r][t] = simd::madd_exact(simd::load<A>(x + t * stride + whole + 8 * k),
-                                                 simd::load<A>(weights + 8 * k), acc[r][t]);
-        }
+    for (; col + F::kBlock <= w.cols; col += F::kBlock) {
+        simd::unroll<R>([&](auto r) __attribute__((always_inline)) {
+            simd::f64x8<A> weights[kVectors];
+            F::template decode<A>(row[r], col, weights);
+            multiply(r, col, weights);
+        });
+    }
+    if (const std::size_t left = w.cols - col; left != 0) {
+        simd::unroll<R>([&](auto r) __attribute__((always_inline)) {
+            double padded[F::kBlock];
+            F::decode_tail(row[r], col, left, padded);
+            simd::f64x8<A> weights[kVectors];
+            simd::unroll<kVectors>([&](auto k)
+                                       __attribute__((always_inline)) { weights[k] = simd::load<A>(padded + 8 * k); });
+            multiply(r, col, weights);
+        });
     }
     for (std::size_t r = 0; r < R; ++r)
         for (std::size_t t = 0; t < T; ++t) output(simd::reduce(acc[r][t]), y.row(t)[rows[r]]);
