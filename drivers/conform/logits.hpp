@@ -117,7 +117,8 @@ inline LogitComparison compare_logits(const std::vector<double>& a, const std::v
 
 /// Returns whether they agree.
 inline bool report_logits(const Options& o) {
-    const LogitComparison r = compare_logits(read_logits(o.logits[0]), read_logits(o.logits[1]));
+    const std::vector<double> a = read_logits(o.logits[0]), b = read_logits(o.logits[1]);
+    const LogitComparison r = compare_logits(a, b);
     const bool pass = r.failure.empty();
     const double unit = r.budget > 0 ? r.budget : 1;
     if (o.json) {
