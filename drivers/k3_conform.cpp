@@ -35,9 +35,14 @@ void require_same_shape(const k3::model::ModelConfig& a, const k3::model::ModelC
 }
 
 void require_memory(const conform::Engine& engine, const conform::Options& o, std::size_t end, bool pass) {
-    std::uint64_t layer = 0;
-    for (std::size_t n = o.first; n < end; ++n) layer = std::max(layer, engine.layer_bytes(n));
+    std::uint64_t layer = 0, attention = 0;
     const k3::model::Config& c = engine.c();
+    for (std::size_t n = o.first; n < end; ++n) {
+        layer = std::max(layer, engine.layer_bytes(n));
+        // Scores, softmax, errors and what Eigen holds meanwhile: seven squares of float64 for each thread's head.
+        if (engine.view().layers[n].kind == k3::model::LayerKind::mla)
+            attention = std::min<std::uint64_t>(o.threads, c.heads) * 7 * o.tokens * o.tokens * 8;
+    }
     // Beside the layer: decoded blocks, one state of one KDA layer, what the pass keeps for all layers, and rows.
     const std::uint64_t rows = o.tokens *
                                (c.dense_width + c.experts_per_token * (c.latent + c.expert_width) + 12 * c.kda_width() +
@@ -45,7 +50,7 @@ void require_memory(const conform::Engine& engine, const conform::Options& o, st
                                16;
     const std::uint64_t state =
         c.kda_width() * c.kda_head_dim * 24 + (pass ? k3::model::State::bytes(engine.view(), o.tokens, o.tokens) : 0);
-    const std::uint64_t need = layer + 2 * conform::kBlockBytes + engine.arena().capacity() + rows + state;
+    const std::uint64_t need = layer + 2 * conform::kBlockBytes + engine.scratch_bytes() + attention + rows + state;
     const k3::io::MemoryLimit limit = k3::io::memory_limit();
     if (need <= limit.bytes) return;
     throw Error(Code::plan,
@@ -65,6 +70,7 @@ int check_model(const conform::Options& o) {
     require_same_shape(config, engine.config());
     const bool pass = o.from_start && o.pass;
     require_memory(engine, o, end, pass);
+    engine.allocate();
     const k3::checkpoint::ShardIndex index = k3::checkpoint::ShardIndex::open(o.model_dir, o.threads);
     k3::model::check(k3::model::make_schema(config, end), index);
     const conform::Reference reference{index, config.shape, o.threads};
@@ -78,7 +84,7 @@ int check_model(const conform::Options& o) {
         if (!o.json) conform::print_layer(result);
         results.push_back(std::move(result));
     };
-    // Time to go: a layer's work goes with its weights and the experts its tokens choose; the pass is a fifth of it.
+    // Time to go: a layer's work goes with its weights and the experts its tokens choose; the pass is two fifths of it.
     std::vector<double> work;
     double all = 0, done = 0;
     for (std::size_t n = o.first; n < end; ++n) {
@@ -90,7 +96,7 @@ int check_model(const conform::Options& o) {
         all += work.back();
     }
     const double head = 2 * static_cast<double>(config.shape.vocab * config.shape.hidden), layers = all;
-    if (o.from_start) all += head + (pass ? layers / 5 : 0);
+    if (o.from_start) all += head + (pass ? 2 * layers / 5 : 0);
     const auto show = [&](const std::string& what) { progress.show(what, done / all); };
 
     keep(walk.begin(o.first));
@@ -107,8 +113,8 @@ int check_model(const conform::Options& o) {
     if (pass && !walk.broken()) {
         const double start = done;
         keep(walk.pass([&](std::size_t layer, std::size_t count) {
-            done = start + layers / 5 * static_cast<double>(layer) / static_cast<double>(count);
-            show("whole pass, layer " + std::to_string(layer) + " of " + std::to_string(count));
+            done = start + 2 * layers / 5 * static_cast<double>(layer) / static_cast<double>(count);
+            show("whole pass, layer " + std::to_string(layer) + " of " + std::to_string(count) + " in two steps");
         }));
     }
     if (walk.broken())

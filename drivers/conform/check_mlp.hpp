@@ -22,10 +22,18 @@ inline Mat check_mlp_parts(Judge& judge, const Reference& ref, const char* inner
 }
 
 /// Whether the engine may have chosen `ids` for a token: distinct experts, in an order in which none stands behind one
-/// (or is left out for one) whose key is lower by more than both budgets. The ratio is the worst such excess.
+/// (or is left out for one) whose key is lower by more than both budgets. The ratio is the worst such excess. An expert
+/// with a correction bias of -inf is switched off: it may be left out for any, and precede none but its like. A NaN
+/// among the keys leaves nothing to judge by, and no comparison may pass for that.
 inline double choice_excess(const Value& keys, Index t, const std::vector<std::int32_t>& ids, std::string& what) {
     std::vector<bool> used(static_cast<std::size_t>(keys.cols()), false);
     double worst = 0;
+    for (Index f = 0; f < keys.cols(); ++f) {
+        if (!std::isnan(keys.value(t, f))) continue;
+        what = "token " + std::to_string(t) + ": the key of expert " + std::to_string(f) +
+               " is NaN on the reference's side";
+        return std::numeric_limits<double>::infinity();
+    }
     for (const std::int32_t e : ids) {
         if (e < 0 || e >= keys.cols() || used[static_cast<std::size_t>(e)]) {
             what = "token " + std::to_string(t) + ": the engine chose expert " + std::to_string(e) +
@@ -34,10 +42,11 @@ inline double choice_excess(const Value& keys, Index t, const std::vector<std::i
         }
         used[static_cast<std::size_t>(e)] = true;
         for (Index f = 0; f < keys.cols(); ++f) {
-            if (used[static_cast<std::size_t>(f)]) continue;
+            // Not by the difference: of two equal infinities it is NaN.
+            if (used[static_cast<std::size_t>(f)] || keys.value(t, f) <= keys.value(t, e)) continue;
             const double excess = (keys.value(t, f) - keys.value(t, e)) / (keys.budget(t, f) + keys.budget(t, e));
-            if (excess <= worst) continue;
-            worst = excess;
+            if (excess <= worst) continue;  // not so for NaN: an infinite key before or behind a finite one
+            worst = std::isnan(excess) ? std::numeric_limits<double>::infinity() : excess;
             char by[32];
             std::snprintf(by, sizeof by, "%.3g", keys.value(t, f) - keys.value(t, e));
             what = "token " + std::to_string(t) + ": the engine put expert " + std::to_string(e) + " before expert " +
@@ -115,9 +124,11 @@ inline Mat check_moe(Judge& judge, const Reference& ref, std::size_t n, const Ma
         // The chain follows the engine's choice, too: what it reports is drift of numbers, not which tie broke how.
         std::vector<std::int32_t> order(c.experts);
         std::iota(order.begin(), order.end(), 0);
-        std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-            return keys.value(tokens + t, a) > keys.value(tokens + t, b);
-        });
+        const auto key = [&](std::int32_t id) {  // a sort needs an order, which NaN has not
+            const double v = keys.value(tokens + t, id);
+            return std::isnan(v) ? -std::numeric_limits<double>::infinity() : v;
+        };
+        std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return key(a) > key(b); });
         judge.layer().choices += chosen.size();
         for (const std::int32_t id : chosen)
             judge.layer().other_choices +=

@@ -87,11 +87,6 @@ class Engine {
           source_(index_),
           experts_(index_, c().latent, c().expert_width,
                    {static_cast<float>(c().situ_beta), static_cast<float>(c().situ_linear_beta)}, table_.expert) {
-        const model::StepBytes need = forward_->step_bytes(o.tokens, 1, o.tokens);
-        local_ = core::Buffer(o.threads * need.local);
-        shared_ = core::Buffer(need.shared);
-        workspace_ = core::Buffer(need.workspace);
-        exec_ = {o.threads, local_.data(), need.local, shared_.data(), need.shared};
         const model::ModelView& view = bound_.view();
         for (std::size_t n = 0; n < view.layer_count; ++n)
             for_each_matrix(
@@ -113,6 +108,19 @@ class Engine {
     Experts& experts() noexcept { return experts_; }
     model::DecoderLayer& layer() noexcept { return layer_; }
 
+    /// Scratch for steps of options.tokens, which allocate() must have got before anything runs: the constructor holds
+    /// headers and norm vectors only, so that what a run needs is known before it is taken.
+    std::uint64_t scratch_bytes() const {
+        const model::StepBytes need = step_bytes();
+        return options_.threads * need.local + need.shared + need.workspace;
+    }
+    void allocate() {
+        const model::StepBytes need = step_bytes();
+        local_ = core::Buffer(options_.threads * need.local);
+        shared_ = core::Buffer(need.shared);
+        workspace_ = core::Buffer(need.workspace);
+        exec_ = {options_.threads, local_.data(), need.local, shared_.data(), need.shared};
+    }
     /// Bytes load() holds for a layer.
     std::uint64_t layer_bytes(std::size_t n) const {
         std::uint64_t bytes = 0;
@@ -180,6 +188,7 @@ class Engine {
     layers::Context probe() noexcept { return {exec_, &probe_, &experts_}; }
 
   private:
+    model::StepBytes step_bytes() const { return forward_->step_bytes(options_.tokens, 1, options_.tokens); }
     static std::uint64_t padded(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
     Options options_;

@@ -13,6 +13,13 @@ namespace k3::conform {
 
 using namespace rounding;
 
+inline double sigmoid(double v) {  // written so that neither branch overflows
+    if (v >= 0) return 1 / (1 + std::exp(-v));
+    const double e = std::exp(v);
+    return e / (1 + e);
+}
+inline double silu(double v) { return v * sigmoid(v); }
+
 /// fn(v) entry by entry; err(v, e) is the engine's error where its input is off by e.
 template <class Fn, class Err>
 Value map(const Value& x, Fn fn, Err err) {

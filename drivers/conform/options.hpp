@@ -41,7 +41,9 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
             ->type_name("FILE")
             ->expected(2);
     const auto word = [&](const char* name, std::string& text, const char* type, const char* help) {
-        app.add_option(name, text, help)->type_name(type)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+        auto* const option = app.add_option(name, text, help)->type_name(type);
+        option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+        logits->excludes(option);
     };
     word("--layers", layers, "N or A-B", "the first N layers, or layers A to B from seeded inputs [all]");
     word("--tokens", tokens, "N", "length of the sequence [8]");
@@ -51,15 +53,15 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
     word("--engine-config", o.engine_config, "PATH", "the engine's config [that of its weights]");
     word("--arch", arch, "NAME", "instruction set of the engine [the widest]");
     word("--threads", threads, "N", "threads of both sides [physical cores this process may use]");
-    app.add_flag("--no-pass", no_pass, "skip the last check, a whole pass of the engine: it reads all weights again");
+    logits->excludes(app.add_flag(
+        "--no-pass", no_pass, "skip the last check, two steps of the whole engine: it reads all weights again, twice"));
     app.add_flag("--json", o.json, "print the result as JSON");
     app.add_flag("--quiet", o.quiet, "no progress on stderr");
     app.footer(
         "Judges every stage on inputs both sides share, against a rounding budget derived in docs/NUMERICS.md; what\n"
         "accumulates through the stack is reported (chained), not judged. One layer is in memory at a time.\n"
-        "Exit codes: 0 all stages within budget; 1 a stage failed, or a damaged checkpoint; 2 usage, config or "
-        "memory;\n"
-        "3 the result could not be written.\n"
+        "Exit codes: 0 all within budget; 1 a stage failed, dumps differ, or a damaged checkpoint; 2 usage, config or\n"
+        "memory; 3 the result could not be written.\n"
         "Example: k3-conform tests/demo/model");
     try {
         app.parse(argc, argv);

@@ -25,7 +25,8 @@ inline std::string show_ratio(double ratio) {
     return text;
 }
 
-/// "L87 KDA PASS 3 stages worst 0.03x budget (recurrence)  chained 1.2e-06", and a line for each stage that failed.
+/// "L87 KDA PASS 3 stages worst 0.03x budget (recurrence)  chained 1.2e-06", and a line for each stage that failed or
+/// that has a wide budget.
 inline void print_layer(const LayerResult& layer) {
     if (layer.stages.empty()) return;
     const Stage& worst = layer.worst();
@@ -40,11 +41,15 @@ inline void print_layer(const LayerResult& layer) {
         if (!stage.passed())
             std::printf("      %s %s: %s budget at %s\n", layer.label.c_str(), stage.name.c_str(),
                         show_ratio(stage.worst).c_str(), stage.failure.c_str());
+    for (const Stage& stage : layer.stages)
+        if (stage.wide())
+            std::printf("      %s %s: wide budget, %.2g of the largest value: a pass says little there\n",
+                        layer.label.c_str(), stage.name.c_str(), stage.relative_budget);
     std::fflush(stdout);  // a long run is read while it goes on
 }
 
 struct Summary {
-    std::size_t layers = 0, stages = 0, failed = 0;
+    std::size_t layers = 0, stages = 0, failed = 0, wide = 0;
     double worst = 0;
     std::string where = "nothing", first_failure{};
 };
@@ -55,6 +60,7 @@ inline Summary summarise(const std::vector<LayerResult>& results) {
         for (const Stage& stage : layer.stages) {
             ++s.stages;
             s.failed += !stage.passed();
+            s.wide += stage.wide();
             if (!stage.passed() && s.first_failure.empty()) s.first_failure = layer.label + " " + stage.name;
             if (stage.worst <= s.worst) continue;
             s.worst = stage.worst;
@@ -68,7 +74,9 @@ inline Summary summarise(const std::vector<LayerResult>& results) {
 inline void print_verdict(const Options& o, const Summary& s) {
     std::printf("%s: %zu layers, %zu stages", s.failed == 0 ? "PASS" : "FAIL", s.layers, s.stages);
     if (s.failed != 0) std::printf(", %zu failed, the first %s", s.failed, s.first_failure.c_str());
-    std::printf(", worst %s budget (%s)\n", show_ratio(s.worst).c_str(), s.where.c_str());
+    std::printf(", worst %s budget (%s)", show_ratio(s.worst).c_str(), s.where.c_str());
+    if (s.wide != 0) std::printf(", %zu stage%s with a wide budget", s.wide, s.wide == 1 ? "" : "s");
+    std::printf("\n");
     if (s.failed == 0)
         std::printf("next: k3 %s %s\n", o.engine_dir.c_str(),
                     std::filesystem::exists(o.engine_dir + "/tiktoken.model") ? "--prompt TEXT" : "--ids 1,2,3");
@@ -99,6 +107,7 @@ inline nlohmann::ordered_json to_json(const Options& o, const std::vector<std::i
                                    {"where", s.where},
                                    {"stages", s.stages},
                                    {"failed", s.failed},
+                                   {"wide", s.wide},
                                    {"seconds", seconds}};
     for (const LayerResult& layer : results) {
         if (layer.stages.empty()) continue;
@@ -111,8 +120,10 @@ inline nlohmann::ordered_json to_json(const Options& o, const std::vector<std::i
                                       {"other_choices", layer.other_choices},
                                       {"seconds", layer.seconds}};
         for (const Stage& stage : layer.stages) {
-            nlohmann::ordered_json entry = {
-                {"name", stage.name}, {"worst", stage.worst}, {"verdict", stage.passed() ? "PASS" : "FAIL"}};
+            nlohmann::ordered_json entry = {{"name", stage.name},
+                                            {"worst", stage.worst},
+                                            {"relative_budget", stage.relative_budget},
+                                            {"verdict", stage.passed() ? "PASS" : "FAIL"}};
             if (!stage.passed()) entry["failure"] = stage.failure;
             row["stages"].push_back(std::move(entry));
         }
@@ -125,6 +136,12 @@ inline nlohmann::ordered_json to_json(const Options& o, const std::vector<std::i
 class Progress {
   public:
     explicit Progress(bool quiet) : quiet_(quiet) {}
+    Progress(const Progress&) = delete;
+    Progress& operator=(const Progress&) = delete;
+    /// Open only where an exception ended the work: the line stays, and the message gets its own.
+    ~Progress() {
+        if (open_) std::fputc('\n', stderr);
+    }
     /// `part` of the work is done.
     void show(const std::string& what, double part) {
         const Clock::time_point now = Clock::now();

@@ -1,7 +1,7 @@
 #ifndef K3_DRIVERS_CONFORM_ROUNDING_HPP
 #define K3_DRIVERS_CONFORM_ROUNDING_HPP
 // How far a value computed as docs/NUMERICS.md says may lie from the exact one: running error analysis, one operation
-// at a time. Scalars only. Shared by k3-conform and tests/oracle, which share nothing else.
+// at a time. Scalars only, and bounds only: k3-conform and tests/oracle share them and no formula of a value.
 //
 //   u  = 2^-24   one rounding to binary32: RN32(v) = v (1 + d) with |d| <= u, or |RN32(v) - v| <= kTiny where v is
 //   subnormal; u64 = 2^-53  one rounding to binary64; the reference's own roundings are charged too (hence 2 n u64
@@ -34,29 +34,28 @@ inline double product_error(double a, double ea, double b, double eb) {
     return std::fabs(a) * eb + std::fabs(b) * ea + ea * eb;
 }
 
-inline double sigmoid(double v) {  // written so that neither branch overflows
-    if (v >= 0) return 1 / (1 + std::exp(-v));
-    const double e = std::exp(v);
-    return e / (1 + e);
-}
-inline double silu(double v) { return v * sigmoid(v); }
+namespace detail {
+/// 1 / (1 + e^-v) as a magnitude in the bounds below. Values are not taken from here: each reference has its own.
+inline double logistic(double v) { return 1 / (1 + std::exp(-v)); }
+}  // namespace detail
 
 /// exp: |e^(v+e) - e^v| <= e^v (e^e - 1).
 inline double exp_error(double v, double e) { return rounded(std::exp(v), std::exp(v) * std::expm1(e), kUfn); }
 /// sigmoid: the slope s(1-s) is largest where |v| is smallest.
 inline double sigmoid_error(double v, double e) {
-    const double s = sigmoid(-std::max(0.0, std::fabs(v) - e));
-    return rounded(sigmoid(v), e * s * (1 - s), kUfn);
+    const double s = detail::logistic(-std::max(0.0, std::fabs(v) - e));
+    return rounded(detail::logistic(v), e * s * (1 - s), kUfn);
 }
 /// tanh: the slope 1 - tanh^2 is largest where |v| is smallest (2 s(2v) - 1 form, no cancellation: 4 s(-2v)(1 -
 /// s(-2v))).
 inline double tanh_error(double v, double e) {
-    const double s = sigmoid(-2 * std::max(0.0, std::fabs(v) - e));
+    const double s = detail::logistic(-2 * std::max(0.0, std::fabs(v) - e));
     return rounded(std::tanh(v), e * 4 * s * (1 - s), kUfn);
 }
 /// silu = v * sigmoid(v), sigmoid rounded, then the product rounded.
 inline double silu_error(double v, double e) {
-    return rounded(silu(v), product_error(v, e, sigmoid(v), sigmoid_error(v, e)));
+    const double s = detail::logistic(v);
+    return rounded(v * s, product_error(v, e, s, sigmoid_error(v, e)));
 }
 
 /// Error of inv = RN32(1 / r'), r' = sqrt(f64 sum + eps) where the exact r = |(x/sqrt n, sqrt eps)|_2 is a norm: an

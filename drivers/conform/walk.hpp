@@ -2,8 +2,9 @@
 #define K3_DRIVERS_CONFORM_WALK_HPP
 // The walk down the stack: engine and reference take every step on the same inputs, and the engine's own outputs are
 // the inputs of the next step. Below them the reference carries its own float64 chain from the embedding on. At the end
-// the head, and one pass of model::Forward over the same ids, which must give the bits of this walk: so what was judged
-// layer by layer is what the engine does when it runs.
+// the head, and model::Forward over the same ids, in two steps, which must give the bits of this walk: so what was
+// judged layer by layer is what the engine does when it runs. Which sums are snapshots and what is mixed when is
+// written once here, for both sides; Forward has its own, and the comparison with it is what checks this one.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -12,28 +13,23 @@
 #include <vector>
 
 #include "drivers/conform/check_mlp.hpp"
+#include "drivers/synth/values.hpp"
 #include "k3/model/state.hpp"
 
 namespace k3::conform {
 
-/// Seeded token ids: splitmix64, so the same everywhere.
+/// Seeded token ids, the same everywhere.
 class SeededIds {
   public:
-    SeededIds(std::uint64_t seed, std::size_t vocab) : state_(seed), vocab_(vocab) {}
+    SeededIds(std::uint64_t seed, std::size_t vocab) : seed_(seed), vocab_(vocab) {}
     std::vector<std::int32_t> next(std::size_t count) {
         std::vector<std::int32_t> ids(count);
-        for (std::int32_t& id : ids) id = static_cast<std::int32_t>(word() % vocab_);
+        for (std::int32_t& id : ids) id = static_cast<std::int32_t>(synth::word(seed_, at_++) % vocab_);
         return ids;
     }
 
   private:
-    std::uint64_t word() {
-        std::uint64_t z = state_ += 0x9e3779b97f4a7c15;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-        return z ^ (z >> 31);
-    }
-    std::uint64_t state_, vocab_;
+    std::uint64_t seed_, vocab_, at_ = 0;
 };
 
 class Walk {
@@ -137,27 +133,22 @@ class Walk {
         return result;
     }
 
-    /// model::Forward over the same ids, weights streamed by panels. `progress(done, layers)`.
+    /// model::Forward over the same ids, weights streamed by panels: all but the last token from an empty state, a
+    /// commit, then the last token alone. So the step of one token, which has loops of its own, and a state that is not
+    /// empty (histories, matrices, latents) must give the bits that the walk has from one pass over all tokens.
+    /// `progress(done, all)`.
     LayerResult pass(const std::function<void(std::size_t, std::size_t)>& progress) {
         LayerResult result{"pass", "ALL"};
         Judge judge(result);
         model::State state(e_.view());
-        state.begin(tokens_);
         Rows logits(tokens_, e_.c().vocab);
-        model::Segment segment{};
-        segment.state = state.view();
-        segment.ids = ids_.data();
-        segment.tokens = segment.wanted = tokens_;
-        segment.logits = logits.data.data();
-        model::Services services{&e_.source(), &e_.experts(), {}};
-        services.progress = {[](void* user, std::size_t done, std::size_t layers) noexcept {
-            (*static_cast<const std::function<void(std::size_t, std::size_t)>*>(user))(done, layers);
-            return true;
-                             },
-                             const_cast<void*>(static_cast<const void*>(&progress))};
-        core::Fault fault = e_.forward().run(e_.exec(), services, &segment, 1, e_.arena());
-        if (!fault) fault = segment.fault;
-        e_.require(fault, fault.layer < 0 ? 0 : static_cast<std::size_t>(fault.layer));
+        const std::size_t layers = e_.view().layer_count, before = tokens_ - 1;
+        if (before != 0) {
+            step(state, 0, before, logits, [&](std::size_t done) { progress(done, 2 * layers); });
+            step(state, before, 1, logits, [&](std::size_t done) { progress(layers + done, 2 * layers); });
+        } else {
+            step(state, 0, 1, logits, [&](std::size_t done) { progress(done, layers); });
+        }
         std::size_t different = 0, at = 0;
         for (std::size_t i = 0; i < logits.data.size(); ++i)
             if (std::memcmp(&logits.data[i], &logits_.data[i], sizeof(float)) != 0 && different++ == 0) at = i;
@@ -173,6 +164,27 @@ class Walk {
     const std::vector<std::int32_t>& ids() const { return ids_; }
 
   private:
+    /// One step of Forward over ids [first, first + count), committed; its logits go to their rows.
+    void step(model::State& state, std::size_t first, std::size_t count, Rows& logits,
+              const std::function<void(std::size_t)>& progress) {
+        state.begin(count);
+        model::Segment segment{};
+        segment.state = state.view();
+        segment.ids = ids_.data() + first;
+        segment.tokens = segment.wanted = count;
+        segment.logits = logits.view().row(first);
+        model::Services services{&e_.source(), &e_.experts(), {}};
+        services.progress = {[](void* user, std::size_t done, std::size_t) noexcept {
+            (*static_cast<const std::function<void(std::size_t)>*>(user))(done);
+            return true;
+                             },
+                             const_cast<void*>(static_cast<const void*>(&progress))};
+        core::Fault fault = e_.forward().run(e_.exec(), services, &segment, 1, e_.arena());
+        if (!fault) fault = segment.fault;
+        e_.require(fault, fault.layer < 0 ? 0 : static_cast<std::size_t>(fault.layer));
+        e_.forward().commit(e_.exec(), segment.state, count);
+        state.advance(count);
+    }
     Rows embed(Judge& judge, const std::vector<std::int32_t>& ids, Mat& both) {
         const layers::Weight& table = e_.view().embedding;
         const std::size_t hidden = e_.c().hidden, each = table.format == layers::Format::f32 ? 4 : 2;

@@ -1,5 +1,6 @@
 // The two float64 references against each other: k3-conform's (chunked KDA, expanded MLA, weights read by block) and
-// tests/oracle's (its own readers; here the token-by-token delta rule). They share budget arithmetic and no formula.
+// tests/oracle's (its own readers; here the token-by-token delta rule). They share the arithmetic of budgets
+// (drivers/conform/rounding.hpp) and no formula of a value.
 #include <random>
 
 #include "drivers/conform/check_mlp.hpp"
@@ -137,8 +138,8 @@ TEST_CASE("conform/delta_rule: chunks of 1, 7 and 64 agree, and an alpha of 0 fo
     conform::DeltaHead head{random(1, n, dim) / 12, random(2, n, dim), random(3, n, dim), random(4, n, dim),
                             random(5, n, 1).col(0)};
     for (Index t = 0; t < n; ++t) head.k.row(t).normalize();
-    head.alpha = head.alpha.unaryExpr([](double v) { return k3::rounding::sigmoid(v); });
-    head.beta = head.beta.unaryExpr([](double v) { return k3::rounding::sigmoid(v); });
+    head.alpha = head.alpha.unaryExpr([](double v) { return conform::sigmoid(v); });
+    head.beta = head.beta.unaryExpr([](double v) { return conform::sigmoid(v); });
     head.alpha.row(99).setZero();
     Mat state, other;
     const Mat want = delta_rule_by_chunks(head, state, 1);
@@ -155,7 +156,7 @@ TEST_CASE("conform/delta_rule: the budget covers a binary32 recurrence, and not 
                             random(4, n, dim), conform::Vec::Constant(n, 0.625)};
     for (Index t = 0; t < n; ++t) head.k.row(t).normalize();
     head.k = floats(head.k);
-    head.alpha = floats(head.alpha.unaryExpr([](double v) { return k3::rounding::sigmoid(v + 2); }));
+    head.alpha = floats(head.alpha.unaryExpr([](double v) { return conform::sigmoid(v + 2); }));
     Mat state;
     const Mat want = delta_rule_by_chunks(head, state);
     const conform::DeltaBudget budget = delta_rule_budget(head, Mat::Zero(n, dim));
@@ -189,4 +190,59 @@ TEST_CASE("conform/check_mlp: choices within the budgets pass, any other has an 
     CHECK(what.find("expert 2 before expert 1") != std::string::npos);
     CHECK(std::isinf(conform::detail::choice_excess(keys, 0, {3, 3}, what)));
     CHECK(std::isinf(conform::detail::choice_excess(keys, 0, {-1, 3}, what)));
+}
+
+TEST_CASE("conform/check_mlp: an expert switched off by a bias of -inf is left out, and a NaN among the keys fails") {
+    const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+    const auto excess = [](const std::vector<double>& row, const std::vector<std::int32_t>& ids) {
+        const auto n = static_cast<Index>(row.size());
+        const Mat off = Mat::Zero(2, n);
+        Mat bias(2, n);
+        for (Index i = 0; i < n; ++i) bias(0, i) = bias(1, i) = row[static_cast<std::size_t>(i)];
+        std::string what;  // the budgets are those check_moe would have: infinite where the key is
+        const double ratio =
+            conform::detail::choice_excess(sum(conform::exact(off), conform::exact(bias)), 0, ids, what);
+        CHECK(what.empty() == (ratio == 0));
+        return ratio;
+    };
+    CHECK(excess({0.9, -infinity, 0.1, 0.05}, {0, 2}) == 0);
+    CHECK(excess({0.9, -infinity, 0.1, 0.05}, {0, 3}) > 1);
+    CHECK(std::isinf(excess({0.9, -infinity, 0.1, 0.05}, {0, 1})));  // though its budget is infinite
+    CHECK(std::isinf(excess({0.9, -infinity, 0.1, 0.05}, {1, 0})));
+    CHECK(excess({0.9, -infinity, -infinity, -infinity}, {0, 2}) == 0);
+    CHECK(excess({0.9, infinity, 0.1}, {1, 0}) == 0);
+    CHECK(std::isinf(excess({0.9, infinity, 0.1}, {0, 1})));
+    CHECK(std::isinf(excess({0.9, 0.1, nan, 0.05}, {1})));
+    CHECK(std::isinf(excess({0.9, 0.1, nan, 0.05}, {0})));  // nothing can be said of it
+    CHECK(std::isinf(excess({0.9, 0.1, nan, 0.05}, {2})));
+}
+
+TEST_CASE("conform/judge: ratio and place are of one part, a wide budget shows, a row of NaN has no column") {
+    conform::LayerResult layer;
+    conform::Judge judge(layer);
+    conform::Rows engine(1, 2);
+    engine.data = {1.5F, 4};
+    conform::Value want{Mat(2, 2), Mat::Constant(1, 2, 0.01)};
+    want.value << 1, 4, 1, 4;
+    judge("a stage", engine, want, "one ");
+    engine.data[0] = 3;
+    judge("a stage", engine, want, "two ");
+    engine.data[0] = 2;
+    judge("a stage", engine, want, "three ");
+    const conform::Stage& stage = layer.stages.at(0);
+    CHECK(stage.worst == doctest::Approx(200));
+    CHECK(stage.failure.find("two token 0, column 0: engine 3,") == 0);
+    CHECK(stage.relative_budget == doctest::Approx(0.01 / 4));
+    CHECK_FALSE(stage.wide());
+    want.budget(0, 1) = 0.1;
+    judge("a stage", engine, want, "four ");
+    CHECK(stage.wide());
+    judge("router choice", 0, "");
+    CHECK_FALSE(layer.stages.at(1).wide());
+    engine.data = {std::nanf(""), std::nanf("")};
+    judge("probed", engine, want);
+    CHECK(layer.stages.at(2).failure.find("token 0, column unknown (the whole row is NaN)") == 0);
+    engine.data = {1, std::nanf("")};
+    judge("shown", engine, want);
+    CHECK(layer.stages.at(3).failure.find("token 0, column 1: ") == 0);
 }

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -126,7 +127,7 @@ def probe_experts(layer):
             tensor = f"{LAYER}{layer}.block_sparse_moe.experts.{expert}.w1.weight_scale"
             engine.write(tensor, bytes(min(255, b + 1) if b < 254 else b for b in engine.read(tensor)))
         named = set()
-        for expert in range(6):  # the first failing part is named: mend it and look again
+        for expert in range(6):  # the worst failing part is named: mend it and look again
             code, out, _ = engine.check()
             match = re.search(rf"L{layer:02d} expert inner: .* at expert (\d+) ", out.decode())
             if not match:
@@ -157,10 +158,20 @@ def golden_and_demo_pass():
         assert re.search(r"^pass +ALL PASS", out, re.M), out
     out = json.loads(good(DEMO, "--json", "--tokens", "5", "--seed", "7"))
     assert out["verdict"] == "PASS" and out["failed"] == 0 and len(out["ids"]) == 5 and out["worst"] <= 1
+    stages = [stage for row in out["layers"] for stage in row["stages"]]
+    assert out["wide"] == sum(stage["relative_budget"] > 0.01 for stage in stages), out
+    budgets = {stage["name"]: stage["relative_budget"] for stage in stages}
+    assert budgets["embedding"] == 0 and 3e-8 < budgets["logits"] < 1e-6, budgets
     assert [row["label"] for row in out["layers"]] == ["embed", *(f"L0{i}" for i in range(9)), "head", "pass"]
-    names = {stage["name"] for row in out["layers"] for stage in row["stages"]}
+    names = {stage["name"] for stage in stages}
     assert {"attention mix", "projections", "recurrence", "state", "attention", "router choice", "expert output",
             "aggregate", "dense output", "logits"} <= names, names
+
+
+def a_pass_of_one_token_and_of_two():
+    for tokens in "1", "2":
+        text = good(F, "--tokens", tokens, "--threads", "1")
+        assert re.search(r"^pass +ALL PASS", text, re.M), text
 
 
 def every_arch_and_one_layer_by_itself():
@@ -248,6 +259,20 @@ def an_expert():
         data[5] += 1
         e.write(stem + "w3.weight_scale", data)
         fails(e, "L01", "expert inner")
+
+
+def an_expert_that_is_switched_off():
+    with Engine() as e:
+        name = f"{LAYER}{KDA}.block_sparse_moe.gate.e_score_correction_bias"
+        expert = used_experts(KDA)[0]
+        data = e.read(name)
+        assert SHARDS[name][3] == "F32"
+        data[4 * expert:4 * expert + 4] = struct.pack("<f", -math.inf)
+        e.write(name, data)
+        good(e.path, *FEW)
+        fails(e, "L01", "router choice")  # the engine's side alone: it has to do without that expert
+        code, out, _ = run(CONFORM, e.path, "--engine-model", F, *FEW)  # the reference's: it may not be chosen
+        assert code == 1 and re.search(r"^ +L01 router choice: ", out.decode(), re.M), out.decode()
 
 
 def two_experts_swapped():
@@ -381,7 +406,15 @@ def logit_dumps_are_compared():
         code, out, _ = run(CONFORM, "--logits", first, dump("e.f32", bad))
         assert code == 1 and word in out, out
     refused(run(CONFORM, "--logits", first, dump("f.json", {"a": 1}, True)), 2, "f.json")
-    refused(run(CONFORM, "--logits", first, os.path.join(HOME, "nowhere")), 1, "nowhere")
+    refused(run(CONFORM, "--logits", first, os.path.join(HOME, "nowhere")), 2, "nowhere")
+    refused(run(CONFORM, "--logits", first, HOME), 2, HOME)
+    top = max(range(500), key=a.__getitem__)
+    near = list(a)
+    near[(top + 1) % 500] = a[top] - 1e-4  # another argmax within the budget is no failure
+    far = list(near)
+    far[(top + 1) % 500] += 2e-4
+    text = good("--logits", dump("near.f32", near), dump("far.f32", far))
+    assert "not the same" in text, text
 
 
 def the_engines_own_dump_equals_its_golden_answer():
@@ -396,6 +429,15 @@ def the_engines_own_dump_equals_its_golden_answer():
     assert "10 in both" in text, text
 
 
+def attention_counts_in_the_memory_it_asks_for():
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (1500 << 20, 1500 << 20))
+
+    # Two heads at a time, seven squares of float64 each: 1.9 GB; all else is below the limit, as for a KDA layer.
+    refused(run(CONFORM, F, "--layers", f"{MLA}-{MLA}", "--tokens", "4096", "--threads", "2", preexec_fn=limit), 2,
+            "--tokens", "there are")
+
+
 def usage_is_refused_in_one_line():
     refused(run(CONFORM), 2, "MODEL_DIR")
     refused(run(CONFORM, F, "--layers", "14"), 2, "13")
@@ -404,6 +446,8 @@ def usage_is_refused_in_one_line():
     refused(run(CONFORM, F, "--arch", "mmx"), 2, "mmx")
     refused(run(CONFORM, F, "--engine-model", os.path.join(GOLDEN, "A", "model")), 2, "sizes")
     refused(run(CONFORM, F, "--logits", "a", "b"), 2, "--logits")
+    refused(run(CONFORM, "--logits", "a", "b", "--tokens", "4"), 2, "--logits", "--tokens")
+    refused(run(CONFORM, "--logits", "a", "b", "--no-pass"), 2, "--logits", "--no-pass")
     refused(run(CONFORM, os.path.join(HOME, "nowhere")), 2, "nowhere")
     with open("/dev/full", "w") as full:
         done = subprocess.run([CONFORM, F, "--layers", "1", "--json"], stdout=full, stderr=subprocess.PIPE)
@@ -415,11 +459,13 @@ def usage_is_refused_in_one_line():
 if __name__ == "__main__":
     try:
         index(F)
-        support.main([golden_and_demo_pass, every_arch_and_one_layer_by_itself, an_attention_projection,
-                      a_tap_of_the_convolution, a_log_and_dt_bias, a_norm_weight, the_router, an_expert,
+        support.main([golden_and_demo_pass, a_pass_of_one_token_and_of_two, every_arch_and_one_layer_by_itself,
+                      an_attention_projection, a_tap_of_the_convolution, a_log_and_dt_bias, a_norm_weight, the_router,
+                      an_expert, an_expert_that_is_switched_off,
                       two_experts_swapped, the_shared_expert_and_the_shared_slot_dropped, the_residual_mix,
                       head_and_embedding, a_wrong_number_in_the_config, a_nan_is_a_failure_that_is_named,
                       a_perturbation_is_found_in_the_demo_model, logit_dumps_are_compared,
-                      the_engines_own_dump_equals_its_golden_answer, usage_is_refused_in_one_line])
+                      the_engines_own_dump_equals_its_golden_answer,
+                      attention_counts_in_the_memory_it_asks_for, usage_is_refused_in_one_line])
     finally:
         shutil.rmtree(HOME, ignore_errors=True)

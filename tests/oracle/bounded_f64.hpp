@@ -18,8 +18,8 @@
 namespace k3::oracle {
 
 using rounding::exp_error, rounding::gamma32, rounding::inverse_norm_error, rounding::kTiny, rounding::kU32;
-using rounding::kU64, rounding::kUfn, rounding::product_error, rounding::rounded, rounding::sigmoid;
-using rounding::sigmoid_error, rounding::silu, rounding::silu_error, rounding::tanh_error;
+using rounding::kU64, rounding::kUfn, rounding::product_error, rounding::rounded;
+using rounding::sigmoid_error, rounding::silu_error, rounding::tanh_error;
 
 /// An exact value and the distance the engine may keep from it, entry by entry.
 struct Bounded {
@@ -67,6 +67,9 @@ Bounded map(const Bounded& x, Fn fn, Err err) {
     return y;
 }
 }  // namespace detail
+
+inline double sigmoid(double v) { return 1 / (1 + std::exp(-v)); }  // far below 0, exp overflows and 0 is right
+inline double silu(double v) { return v / (1 + std::exp(-v)); }
 
 inline Mat exp(const Mat& x) { return x.array().exp().matrix(); }
 inline Mat tanh(const Mat& x) {
