@@ -44,6 +44,9 @@ namespace k3::bench::inline K3_TARGET {
 // measures the units and computes nothing. For scalar they are the vectors of the baseline, since the compiler may
 // vectorise scalar kernels; one number at a time would be no limit of theirs.
 //
+// step() is acc x + y, so that nothing of it stays the same; on NEON, whose addend is the register it overwrites, it is
+// acc + x y, which needs no copy.
+//
 // kChains independent chains: as many as multiply-add units times cycles of one operation, or more. Four units of four
 // cycles, as some cores have, need 16. With two operands beside them, 24 fit 32 registers and 12 fit 16.
 template <simd::Arch A>
@@ -57,8 +60,8 @@ struct Probe<simd::avx512> {
     static constexpr std::size_t kWidth64 = 8, kChains = 24;
     K3_INLINE static f64 set(double v) noexcept { return _mm512_set1_pd(v); }
     K3_INLINE static f32 set(float v) noexcept { return _mm512_set1_ps(v); }
-    K3_INLINE static f64 madd(f64 x, f64 y, f64 acc) noexcept { return _mm512_fmadd_pd(x, y, acc); }
-    K3_INLINE static f32 madd(f32 x, f32 y, f32 acc) noexcept { return _mm512_fmadd_ps(x, y, acc); }
+    K3_INLINE static f64 step(f64 acc, f64 x, f64 y) noexcept { return _mm512_fmadd_pd(acc, x, y); }
+    K3_INLINE static f32 step(f32 acc, f32 x, f32 y) noexcept { return _mm512_fmadd_ps(acc, x, y); }
     template <class V>
     K3_INLINE static auto first(V v) noexcept {
         return v[0];
@@ -73,8 +76,8 @@ struct Probe<simd::avx2> {
     static constexpr std::size_t kWidth64 = 4, kChains = 12;
     K3_INLINE static f64 set(double v) noexcept { return _mm256_set1_pd(v); }
     K3_INLINE static f32 set(float v) noexcept { return _mm256_set1_ps(v); }
-    K3_INLINE static f64 madd(f64 x, f64 y, f64 acc) noexcept { return _mm256_fmadd_pd(x, y, acc); }
-    K3_INLINE static f32 madd(f32 x, f32 y, f32 acc) noexcept { return _mm256_fmadd_ps(x, y, acc); }
+    K3_INLINE static f64 step(f64 acc, f64 x, f64 y) noexcept { return _mm256_fmadd_pd(acc, x, y); }
+    K3_INLINE static f32 step(f32 acc, f32 x, f32 y) noexcept { return _mm256_fmadd_ps(acc, x, y); }
     template <class V>
     K3_INLINE static auto first(V v) noexcept {
         return v[0];
@@ -88,8 +91,8 @@ struct Sse2Probe {  // multiply and add apart: a chain has twice the cycles, and
     static constexpr std::size_t kWidth64 = 2, kChains = 12;
     K3_INLINE static f64 set(double v) noexcept { return _mm_set1_pd(v); }
     K3_INLINE static f32 set(float v) noexcept { return _mm_set1_ps(v); }
-    K3_INLINE static f64 madd(f64 x, f64 y, f64 acc) noexcept { return _mm_add_pd(_mm_mul_pd(x, y), acc); }
-    K3_INLINE static f32 madd(f32 x, f32 y, f32 acc) noexcept { return _mm_add_ps(_mm_mul_ps(x, y), acc); }
+    K3_INLINE static f64 step(f64 acc, f64 x, f64 y) noexcept { return _mm_add_pd(_mm_mul_pd(acc, x), y); }
+    K3_INLINE static f32 step(f32 acc, f32 x, f32 y) noexcept { return _mm_add_ps(_mm_mul_ps(acc, x), y); }
     template <class V>
     K3_INLINE static auto first(V v) noexcept {
         return v[0];
@@ -108,8 +111,8 @@ struct Probe<simd::neon> {
     static constexpr std::size_t kWidth64 = 2, kChains = 24;
     K3_INLINE static f64 set(double v) noexcept { return vdupq_n_f64(v); }
     K3_INLINE static f32 set(float v) noexcept { return vdupq_n_f32(v); }
-    K3_INLINE static f64 madd(f64 x, f64 y, f64 acc) noexcept { return vfmaq_f64(acc, x, y); }
-    K3_INLINE static f32 madd(f32 x, f32 y, f32 acc) noexcept { return vfmaq_f32(acc, x, y); }
+    K3_INLINE static f64 step(f64 acc, f64 x, f64 y) noexcept { return vfmaq_f64(acc, x, y); }
+    K3_INLINE static f32 step(f32 acc, f32 x, f32 y) noexcept { return vfmaq_f32(acc, x, y); }
     template <class V>
     K3_INLINE static auto first(V v) noexcept {
         return v[0];
@@ -135,7 +138,7 @@ double peak(std::size_t rounds) {
 #endif
     for (std::size_t round = 0; round < rounds; ++round)
         simd::unroll<kChains>([&](auto i) __attribute__((always_inline)) {
-            acc[i] = P::madd(acc[i], x, y);  // converges to 1/2: neither subnormal nor infinite
+            acc[i] = P::step(acc[i], x, y);  // converges or grows by 1/8: neither subnormal nor infinite
 #if defined(__x86_64__)
             asm volatile("" : "+x"(acc[i]));  // in a register, in turn: as written
 #else
