@@ -82,7 +82,7 @@ bench::Report measure(const bench::Options& options) {
     }
     for (const auto& c : vectors) {
         progress.next(c.name(), 1);
-        bench::run_vector_case(c, data, options, report.results);
+        bench::run_vector_case(c, data, options, cache, report.results);
     }
     for (const unsigned threads : options.threads) {
         if (!kda) break;

@@ -85,6 +85,7 @@
 #include "k3/stream/resident_experts.hpp"
 
 #include "k3/engine/arches.hpp"
+#include "k3/engine/cpu_arches.hpp"
 #include "k3/engine/embedding_rows.hpp"
 #include "k3/engine/session.hpp"
 #endif

@@ -49,18 +49,18 @@ int run(int argc, char** argv) {
     const model::Config& c = session.config().shape;
     std::vector<std::int32_t> ids;  // spread over the vocabulary, so that tokens route differently
     for (std::size_t i = 0; i < prompt; ++i) ids.push_back(static_cast<std::int32_t>((i * 7919 + 3) % c.vocab));
-    auto start = std::chrono::steady_clock::now();
+    double start = bench::seconds_now();
     std::span<const float> logits = session.feed(ids);
-    const double prefill = bench::seconds_since(start);
+    const double prefill = bench::seconds_now() - start;
 
     core::Digest digest;
     std::vector<double> steps;
     for (std::size_t i = 0; i < gen; ++i) {
         digest.add(logits.data(), logits.size());
         const std::int32_t id = session.argmax(logits, i);
-        start = std::chrono::steady_clock::now();
+        start = bench::seconds_now();
         logits = session.feed(std::span(&id, 1));
-        steps.push_back(bench::seconds_since(start));
+        steps.push_back(bench::seconds_now() - start);
     }
     std::sort(steps.begin(), steps.end());
     const double decode = steps[steps.size() / 2];

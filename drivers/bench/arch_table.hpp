@@ -27,9 +27,8 @@ extern const ArchTable kArch_sse42, kArch_avx2, kArch_avx512;
 extern const ArchTable kArch_neon;
 #endif
 
-/// The table that goes with a table of kernels.
-inline const ArchTable& arch_of(const kernel_table::KernelTable& table) {
-    const std::string_view name = table.name;
+/// The table of an arch by its name.
+inline const ArchTable& arch_of(std::string_view name) {
 #if defined(__x86_64__)
     if (name == "sse42") return kArch_sse42;
     if (name == "avx2") return kArch_avx2;

@@ -3,10 +3,13 @@
 // What --digest computes: every kernel at small shapes, odd ones among them. A kernel with an output policy is hashed
 // before rounding to f32, since wrong orders of a sum survive that rounding. The set is the same on every machine and
 // small enough for an emulator.
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "drivers/bench/inputs.hpp"
@@ -42,35 +45,73 @@ std::uint64_t digest_of(const std::vector<T>& values) {
     return d.value();
 }
 
+/// A case that multiplies w by x and hashes the f64 sums: one thread, three threads, the single-thread entry.
+template <class MakeW, class MakeX>
+DigestCase matmul_case(std::string name, std::size_t f, std::size_t tokens, MakeW make_w, MakeX make_x) {
+    const auto run = [=](const KernelTable& table, std::size_t variant) {
+        const SmallWeights weights = make_w();
+        const kernel_table::Bytes w = weights.bytes();
+        const std::vector<float> x = make_x();
+        std::vector<double> y(tokens * w.rows);
+        Workspace work(variant == 1 ? kDigestThreads : 1, table.matmul_scratch(w.cols));
+        work.exec().least_work = 0;  // split the smallest work too
+        const kernel_table::In in(x.data(), tokens, w.cols);
+        const core::MatView<double> out(y.data(), tokens, w.rows);
+        if (variant < 2)
+            table.matmul_sums[f](work.exec(), w, in, out);
+        else
+            table.matmul_on_thread_sums[f](work.arena(), w, in, out);
+        return digest_of(y);
+    };
+    return {std::move(name), 3, run};
+}
+
 inline void add_matmul(std::vector<DigestCase>& all) {
     struct Shape {
         std::size_t rows, cols;
     };
     // Odd, one and many column chunks, the released widths with few rows.
     constexpr Shape kShapes[] = {{3, 1}, {13, 321}, {50, 513}, {96, 3584}, {24, 7168}};
-    constexpr std::size_t kTokens[] = {1, 2, 4, 16, 65};
+    constexpr std::size_t kTokens[] = {1, 2, 3, 4, 16, 65};
     for (std::size_t f = 0; f < kernel_table::kFormats; ++f)
         for (const Shape shape : kShapes)
             for (const std::size_t tokens : kTokens) {
-                const auto format = static_cast<Format>(f);
-                const auto run = [=](const KernelTable& table, std::size_t variant) {
-                    const SmallWeights w(format, shape.rows, shape.cols, 11 + f);
-                    const auto x = numbers(tokens * shape.cols, 12);
-                    std::vector<double> y(tokens * shape.rows);
-                    Workspace work(variant == 1 ? kDigestThreads : 1, table.matmul_scratch(shape.cols));
-                    work.exec().least_work = 0;  // split the smallest work too
-                    const kernel_table::In in(x.data(), tokens, shape.cols);
-                    const core::MatView<double> out(y.data(), tokens, shape.rows);
-                    if (variant < 2)
-                        table.matmul_sums[f](work.exec(), w.bytes(), in, out);
-                    else
-                        table.matmul_on_thread_sums[f](work.arena(), w.bytes(), in, out);
-                    return digest_of(y);
-                };
-                all.push_back({name_of("matmul", kernel_table::kFormatNames[f], dim("T", tokens), dim("R", shape.rows),
-                                       dim("C", shape.cols)),
-                               3, run});
+                all.push_back(matmul_case(
+                    name_of("matmul", kernel_table::kFormatNames[f], dim("T", tokens), dim("R", shape.rows),
+                            dim("C", shape.cols)),
+                    f, tokens, [=] { return SmallWeights(static_cast<Format>(f), shape.rows, shape.cols, 11 + f); },
+                    [=] { return numbers(tokens * shape.cols, 12); }));
             }
+}
+
+/// What a value can be besides ordinary: by token subnormals, zeros of both signs, infinities, NaN; the last token is
+/// ordinary, and nothing of its neighbours may show in it.
+inline std::vector<float> special_tokens(std::size_t cols) {
+    constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> x = numbers(5 * cols, 13);
+    for (std::size_t i = 0; i < cols; ++i) {
+        const auto w = word(14, i);
+        const auto subnormal = std::bit_cast<float>(static_cast<std::uint32_t>(w) & 0x807fffffU);
+        if (i % 2 == 0) x[i] = subnormal;
+        x[cols + i] = w % 2 == 0 ? 0.0F : -0.0F;
+        if (i % 97 == 5) x[2 * cols + i] = w % 8 == 0 ? -kInf : kInf;
+        if (i % 97 == 6) x[3 * cols + i] = kNan;
+    }
+    return x;
+}
+
+inline void add_matmul_edges(std::vector<DigestCase>& all) {
+    for (const std::size_t tokens : {1U, 3U, 16U})  // 16 x 512: each of the 256 scale bytes once
+        all.push_back(matmul_case(
+            name_of("matmul", "mxfp4", "all scales", dim("T", tokens), dim("R", 16), dim("C", 512)),
+            kernel_table::kMxfp4, tokens,
+            [] { return SmallWeights(kernel_table::kMxfp4, 16, 512, 15, SmallWeights::kAllScales); },
+            [=] { return numbers(tokens * 512, 16); }));
+    for (std::size_t f = 0; f < kernel_table::kFormats; ++f)
+        all.push_back(matmul_case(
+            name_of("matmul", kernel_table::kFormatNames[f], "specials", dim("T", 5), dim("R", 13), dim("C", 321)), f,
+            5, [=] { return SmallWeights(static_cast<Format>(f), 13, 321, 17 + f); },
+            [] { return special_tokens(321); }));
 }
 
 inline void add_sums(std::vector<DigestCase>& all) {

@@ -36,6 +36,13 @@ inline void add_vectors(std::vector<DigestCase>& all) {
             return digest_of(y);
         };
         all.push_back({name_of(name, "f32", dim("n", 4099)), 1, run});
+        const auto specials = [fn = fn](const KernelTable& table, std::size_t) {
+            const auto x = special_tokens(321);
+            std::vector<float> y(x.size());
+            (table.*fn)(x.data(), x.size(), y.data());
+            return digest_of(y);
+        };
+        all.push_back({name_of(name, "f32", "specials", dim("n", 5 * 321)), 1, specials});
     }
     using T = const KernelTable&;
     using N = std::size_t;
@@ -155,6 +162,7 @@ inline void add_choices(std::vector<DigestCase>& all) {
 inline std::vector<DigestCase> digest_cases() {
     std::vector<DigestCase> all;
     detail::add_matmul(all);
+    detail::add_matmul_edges(all);
     detail::add_sums(all);
     detail::add_vectors(all);
     detail::add_recurrences(all);

@@ -45,6 +45,19 @@ inline std::vector<float> wide_numbers(std::size_t n, std::uint64_t seed) {
     return out;
 }
 
+/// About normal with a deviation of 2, as gates are: twelve uniform numbers summed, of variance 1/12 each, times two.
+inline std::vector<float> gate_numbers(std::size_t n, std::uint64_t seed) {
+    std::vector<float> out(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        std::int32_t sum = -6 * 65536;
+        for (std::uint64_t k = 0; k < 3; ++k)
+            for (std::uint64_t w = word(seed, 3 * i + k); w != 0; w >>= 16)
+                sum += static_cast<std::int32_t>(w & 0xffff);
+        out[i] = static_cast<float>(sum) * 0x1p-15F;
+    }
+    return out;
+}
+
 /// In (1/2, 1], 24 bits: decays.
 inline std::vector<float> decays(std::size_t n, std::uint64_t seed) {
     std::vector<float> out(n);
@@ -67,7 +80,9 @@ inline std::uint64_t weight_word(std::uint64_t seed, std::uint64_t i) {
 /// A small packed matrix of its own, with all codes, scales from 2^-17 to 2^12 and now and then the dead scale 255.
 class SmallWeights {
   public:
-    SmallWeights(Format format, std::size_t rows, std::size_t cols, std::uint64_t seed) : rows_(rows), cols_(cols) {
+    enum Scales { kOrdinary, kAllScales };  // the latter: every byte in turn, from 2^-127 up, and the dead one
+    SmallWeights(Format format, std::size_t rows, std::size_t cols, std::uint64_t seed, Scales scales = kOrdinary)
+        : rows_(rows), cols_(cols) {
         data_.resize(rows * row_bytes(format, cols));
         for (std::size_t i = 0; i < data_.size(); i += 8) {
             const std::uint64_t w = format == kernel_table::kMxfp4 ? word(seed, i) : weight_word(seed, i);
@@ -76,7 +91,9 @@ class SmallWeights {
         scales_.resize(rows * scale_bytes(format, cols));
         for (std::size_t i = 0; i < scales_.size(); ++i) {
             const std::uint64_t w = word(seed + 1, i);
-            scales_[i] = static_cast<std::byte>((w >> 8) % 61 == 0 ? 255 : 110 + w % 30);
+            scales_[i] = static_cast<std::byte>(scales == kAllScales ? i % 256
+                                                : (w >> 8) % 61 == 0 ? 255
+                                                                     : 110 + w % 30);
         }
     }
     kernel_table::Bytes bytes() const {

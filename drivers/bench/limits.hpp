@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "drivers/bench/arch_table.hpp"
@@ -31,27 +32,16 @@ inline void flip_signs(std::uint64_t* words, std::size_t begin, std::size_t end,
         }
 }
 
-inline core::Exec threads_only(unsigned threads) {
-    core::Exec exec;
-    exec.threads = threads;
-    exec.least_work = 0;
-    return exec;
-}
-
 }  // namespace detail
 
 /// Two reading candidates over the pool. They change nothing.
 inline void add_read_probes(std::vector<Candidate>& candidates, Pool& pool, unsigned threads) {
     for (const std::size_t streams : {std::size_t{1}, std::size_t{4}}) {
         const auto probe = [&pool, threads, streams] {
-            const auto* words = reinterpret_cast<const std::uint64_t*>(pool.next(kProbeBytes));
-            static std::atomic<std::uint64_t> sink;  // what is not used may not be computed
-            core::parallel(detail::threads_only(threads), kProbeBytes / 8, 1,
-                           [&](std::size_t begin, std::size_t end, unsigned) noexcept {
-                sink.store(sum_words(words, begin, end, streams), std::memory_order_relaxed);
-            });
+            read_once(threads, reinterpret_cast<const std::uint64_t*>(pool.next(kProbeBytes)), kProbeBytes / 8,
+                      streams);
         };
-        candidates.push_back({"read " + std::to_string(streams), probe});
+        candidates.push_back({"read " + std::to_string(streams), probe, Role::read});
     }
 }
 
@@ -60,12 +50,12 @@ inline void add_write_probes(std::vector<Candidate>& candidates, Pool& pool, uns
     for (const std::size_t streams : {std::size_t{1}, std::size_t{4}}) {
         const auto probe = [&pool, threads, streams] {
             auto* words = reinterpret_cast<std::uint64_t*>(pool.next(kProbeBytes / 4));
-            core::parallel(detail::threads_only(threads), kProbeBytes / 4 / 8, 1,
+            core::parallel(threads_only(threads), kProbeBytes / 4 / 8, 1,
                            [&](std::size_t begin, std::size_t end, unsigned) noexcept {
                 detail::flip_signs(words, begin, end, streams);
             });
         };
-        candidates.push_back({"read+write " + std::to_string(streams), probe});
+        candidates.push_back({"read+write " + std::to_string(streams), probe, Role::read_write});
     }
 }
 
@@ -77,40 +67,38 @@ inline std::string peak_name(Width width, const char* arch) {
 
 inline void add_peak_probe(std::vector<Candidate>& candidates, const kernel_table::KernelTable& table, Width width,
                            unsigned threads) {
-    const std::string name = peak_name(width, table.name);
-    for (const Candidate& candidate : candidates)
-        if (candidate.name == name) return;
-    const ArchTable& arch = arch_of(table);
+    const Role role = width == Width::f64 ? Role::peak_f64 : Role::peak_f32;
+    for (const Candidate& candidate : candidates)  // two peers may share an arch
+        if (candidate.role == role && std::string_view(candidate.arch) == table.name) return;
+    const ArchTable& arch = arch_of(table.name);
     const auto peak = width == Width::f64 ? arch.peak_f64 : arch.peak_f32;
     const auto probe = [peak, threads] {
         static std::atomic<double> sink;
-        core::parallel(detail::threads_only(threads), threads, 1, [&](std::size_t, std::size_t, unsigned) noexcept {
+        core::parallel(threads_only(threads), threads, 1, [&](std::size_t, std::size_t, unsigned) noexcept {
             sink.store(peak(kPeakRounds), std::memory_order_relaxed);
         });
     };
-    candidates.push_back({name, probe});
+    candidates.push_back({peak_name(width, table.name), probe, role, table.name});
 }
 
 /// The limits of one group, from its own samples.
 class Limits {
   public:
-    Limits(const std::vector<Candidate>& candidates, const std::vector<const kernel_table::KernelTable*>& arches,
-           unsigned threads, Results& results) {
+    Limits(const std::vector<Candidate>& candidates, unsigned threads, Results& results) {
         for (const Candidate& c : candidates) {
-            if (c.name.rfind("read+write ", 0) == 0)  // bytes read and bytes written
-                write_ = std::max(write_, 2.0 * (kProbeBytes / 4) / c.median());
-            else if (c.name.rfind("read ", 0) == 0)
+            if (c.role == Role::kernel) continue;
+            if (c.role == Role::read) {
                 read_ = std::max(read_, static_cast<double>(kProbeBytes) / c.median());
-            for (const auto* table : arches)
-                for (const Width width : {Width::f64, Width::f32}) {
-                    if (c.name != peak_name(width, table->name)) continue;
-                    const ArchTable& arch = arch_of(*table);
-                    const std::size_t flops = width == Width::f64 ? arch.f64_flops : arch.f32_flops;
-                    // The best sample, not the median: nothing but an interruption can slow the probe.
-                    const double rate = static_cast<double>(kPeakRounds * flops * threads) / c.least();
-                    peaks_.push_back({c.name, threads, rate});
-                    results.note_limit(c.name, threads, rate);
-                }
+            } else if (c.role == Role::read_write) {  // bytes read and bytes written
+                write_ = std::max(write_, 2.0 * (kProbeBytes / 4) / c.median());
+            } else {
+                const ArchTable& arch = arch_of(c.arch);
+                const std::size_t flops = c.role == Role::peak_f64 ? arch.f64_flops : arch.f32_flops;
+                // The best sample, not the median: nothing but an interruption can slow the probe.
+                const double rate = static_cast<double>(kPeakRounds * flops * threads) / c.least();
+                peaks_.push_back({c.name, threads, rate});
+                results.note_limit(c.name, threads, rate);
+            }
         }
         if (read_ > 0) results.note_limit("read", threads, read_);
         if (write_ > 0) results.note_limit("read+write", threads, write_);
@@ -122,10 +110,8 @@ class Limits {
             if (name == peak_name(width, arch)) return rate;
         return 0;
     }
-    static bool is_probe(const Candidate& c) {
-        return c.name.rfind("read", 0) == 0 || c.name.rfind("f64 ", 0) == 0 || c.name.rfind("f32 ", 0) == 0;
-    }
-    /// Fills in the shares of a row: which limit leaves the longest time, and how near the row is to it.
+    /// Fills in the shares of a row: which limit leaves the longest time, and how near the row is to it. The limit is
+    /// that of the product, so of one pass over its bytes, however many passes the candidate makes.
     void judge(Row& row, double bandwidth, const char* bandwidth_name, double peak, const char* peak_name) const {
         const double memory = bandwidth > 0 ? row.bytes / bandwidth : 0, arithmetic = peak > 0 ? row.flops / peak : 0;
         row.read_share = memory / row.seconds;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -16,9 +17,14 @@ inline double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// What a candidate tells: how fast a kernel is, or one of the machine's limits.
+enum class Role : std::uint8_t { kernel, read, read_write, peak_f64, peak_f32 };
+
 struct Candidate {
     std::string name{};
     std::function<void()> run{};
+    Role role = Role::kernel;
+    const char* arch = "-";         // of a peak: whose
     std::size_t inner = 1;          // calls in one sample
     std::vector<double> seconds{};  // of one call, a sample a round
 
@@ -58,13 +64,16 @@ struct Row {
     std::string kernel{}, format{}, shape{}, who{};  // who: an arch of k3, "seed avx2", "eigen avx2", "openblas", ...
     std::size_t tokens = 1;
     unsigned threads = 1;
-    std::size_t panel = 0;                    // rows of the matrix that were multiplied; 0 if it is none
-    double seconds = 0, least = 0, most = 0;  // of one call: median and extremes
-    double bytes = 0, flops = 0, elements = 0;
+    std::size_t panel = 0;                      // rows of the matrix that were multiplied; 0 if it is none
+    bool cut = false;                           // these are not all of its rows
+    double seconds = 0, least = 0, most = 0;    // of one call: median and extremes
+    double bytes = 0, flops = 0, elements = 0;  // what the product needs: bytes are those of one pass
+    double passes = 1;                          // that the candidate makes over the bytes
     double read_share = 0;    // bytes a second over the read (or read+write) bandwidth; 0: not compared
     double limit_share = 0;   // least possible time by the limit that binds, over the time; 0: no limit is claimed
     const char* limit = "-";  // which one: read, read+write, f64, f32
-    double of_seed = 0;       // speed over the seed's best kernel for the same product; 0: none
+    double of_seed = 0;       // speed over the seed's kernel for the same product; 0: none
+    double of_auto = 0;       // speed over the seed's scalar loops, vectorised by the compiler for the row's arch
     std::string digest{};     // of the first result; empty if none is taken
     bool cached = false;      // the working set fits a cache: no statement about memory
 };
@@ -96,6 +105,12 @@ struct Results {
         return nullptr;
     }
 };
+
+/// The rule of Row::cached: what the candidates cycle through is less than twice the last-level cache, so that part of
+/// it is found there again.
+inline bool fits_cache(double working_bytes, std::size_t cache_bytes) {
+    return working_bytes < 2 * static_cast<double>(cache_bytes);
+}
 
 /// A row with the times of a candidate.
 inline Row row_of(const Candidate& candidate) {

@@ -51,7 +51,7 @@ inline void declare(CLI::App& app, Words& words, Options& options) {
         ->type_name("FILE")
         ->needs(digest);
     app.add_option("--write", words.write, "with --digest: write them to this file")->type_name("FILE")->needs(digest);
-    app.add_option("--kernel,--filter", words.filter, "only what has this in its name, such as 'matmul mxfp4'")
+    app.add_option("--filter", words.filter, "only what has this in its name, such as 'matmul mxfp4'")
         ->type_name("TEXT");
     app.add_option("--arch", words.arch, "only this instruction set [all of this CPU]")->type_name("NAME");
     auto* threads =

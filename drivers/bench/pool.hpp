@@ -39,7 +39,8 @@ class Pool {
     std::size_t at_ = 0;
 };
 
-/// The largest released matrix (lm_head, 2.35 GB) fits. For a quick look, what hardly profits from the cache will do.
+/// Twice the last-level caches of most machines, and every matrix but lm_head fits as the f32 that peers read: of that
+/// a panel is measured. For a quick look, what hardly profits from the cache will do.
 inline std::size_t pool_bytes(bool quick, std::size_t cache_bytes) {
     constexpr std::size_t kMost = 2'500'000'000;
     return quick ? std::clamp(4 * cache_bytes, std::size_t{1} << 30, kMost) : kMost;

@@ -36,14 +36,16 @@ inline void print_row(const Row& row) {
     std::string kernel = row.kernel + " " + row.format;
     std::string shape = row.shape;
     if (row.panel != 0) shape += " T=" + std::to_string(row.tokens);
+    const std::string rows = row.panel == 0 ? "-" : row.cut ? std::to_string(row.panel) : "all";
     const std::string limit = row.limit_share > 0 ? cell(row.limit_share, "%.2f ") + row.limit : "-";
     const double ns = row.elements > 0 ? row.seconds / row.elements * 1e9 : 0;
-    std::printf("%-22s %-18s %3u  %-16s %11.3f %6.1f%% %8s %8s %8s  %-15s %7s  %s%s\n", kernel.c_str(), shape.c_str(),
-                row.threads, row.who.c_str(), row.seconds * 1e6, 100 * (row.most - row.least) / row.seconds,
-                cell(row.bytes / row.seconds / 1e9, "%.2f").c_str(),
+    std::printf("%-22s %-18s %6s %3u  %-16s %11.3f %6.1f%% %8s %8s %8s  %-15s %7s %7s  %s%s\n", kernel.c_str(),
+                shape.c_str(), rows.c_str(), row.threads, row.who.c_str(), row.seconds * 1e6,
+                100 * (row.most - row.least) / row.seconds,
+                cell(row.passes * row.bytes / row.seconds / 1e9, "%.2f").c_str(),
                 cell(row.flops / row.seconds / 1e9, "%.2f").c_str(), cell(ns, "%.3f").c_str(), limit.c_str(),
-                cell(row.of_seed, "%.2f").c_str(), row.digest.empty() ? "-" : row.digest.c_str(),
-                row.cached ? " cached" : "");
+                cell(row.of_seed, "%.2f").c_str(), cell(row.of_auto, "%.2f").c_str(),
+                row.digest.empty() ? "-" : row.digest.c_str(), row.cached ? " cached" : "");
 }
 
 }  // namespace detail
@@ -56,8 +58,8 @@ inline void print_text(const Report& report, const Options& options) {
     std::string peers;
     for (const std::string& peer : report.peers) peers += (peers.empty() ? "" : ", ") + peer;
     std::printf("\npeers: %s\n\n", peers.empty() ? "none found" : peers.c_str());
-    std::printf("%-22s %-18s %3s  %-16s %11s %7s %8s %8s %8s  %-15s %7s  %s\n", "kernel", "shape", "thr", "who", "us",
-                "spread", "GB/s", "GFLOP/s", "ns/elem", "of limit", "x seed", "digest");
+    std::printf("%-22s %-18s %6s %3s  %-16s %11s %7s %8s %8s %8s  %-15s %7s %7s  %s\n", "kernel", "shape", "rows",
+                "thr", "who", "us", "spread", "GB/s", "GFLOP/s", "ns/elem", "of limit", "x seed", "x auto", "digest");
     std::string last;
     for (const Row& row : report.results.rows) {
         const std::string group =
@@ -100,13 +102,14 @@ inline void print_json(const Report& report, const Options& options) {
                      {"tokens", row.tokens},    {"threads", row.threads}, {"who", row.who},
                      {"panel", row.panel},      {"seconds", row.seconds}, {"seconds_least", row.least},
                      {"seconds_most", row.most}};
-        line["gb_per_s"] = positive(row.bytes / row.seconds / 1e9);
+        line["gb_per_s"] = positive(row.passes * row.bytes / row.seconds / 1e9);
         line["gflop_per_s"] = positive(row.flops / row.seconds / 1e9);
         line["ns_per_element"] = row.elements > 0 ? Json(row.seconds / row.elements * 1e9) : Json(nullptr);
         line["limit"] = row.limit_share > 0 ? Json(row.limit) : Json(nullptr);
         line["of_limit"] = positive(row.limit_share);
         line["of_bandwidth"] = positive(row.read_share);
         line["of_seed"] = positive(row.of_seed);
+        line["of_seed_auto"] = positive(row.of_auto);
         line["cached"] = row.cached;
         line["digest"] = row.digest.empty() ? Json(nullptr) : Json(row.digest);
         out["rows"].push_back(std::move(line));

@@ -1,5 +1,6 @@
-// The seed's scalar kernels. Compiled for the baseline without the vectoriser (drivers/bench/meson.build), so that they
-// are what their name says on every compiler.
+// The seed's scalar kernels. Compiled once for the baseline without the vectoriser, so that they are what their name
+// says on every compiler, and once for each arch with it (drivers/bench/meson.build names the table: K3_SEED_LOOPS).
+// All functions are local: units with different flags share none.
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -40,17 +41,14 @@ void matvec(const std::byte* w, std::size_t row_bytes, std::size_t rows, std::si
 constexpr float kCodes[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                               -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
 
-}  // namespace
-
-void bf16_scalar(const std::byte* w, const std::byte*, std::size_t rows, std::size_t cols, const float* x, float* y) {
+void bf16(const std::byte* w, const std::byte*, std::size_t rows, std::size_t cols, const float* x, float* y) {
     matvec<bf16_at>(w, 2 * cols, rows, cols, x, y);
 }
-void f32_scalar(const std::byte* w, const std::byte*, std::size_t rows, std::size_t cols, const float* x, float* y) {
+void f32(const std::byte* w, const std::byte*, std::size_t rows, std::size_t cols, const float* x, float* y) {
     matvec<f32_at>(w, 4 * cols, rows, cols, x, y);
 }
 
-void mxfp4_scalar(const std::byte* w, const std::byte* scales, std::size_t rows, std::size_t cols, const float* x,
-                  float* y) {
+void mxfp4(const std::byte* w, const std::byte* scales, std::size_t rows, std::size_t cols, const float* x, float* y) {
     const std::size_t groups = (cols + 31) / 32;
     for (std::size_t r = 0; r < rows; ++r, w += (cols + 1) / 2, scales += groups) {
         double sum = 0;
@@ -85,5 +83,9 @@ void delta_rule(float* state, std::size_t keys, std::size_t values, const float*
     for (std::size_t i = 0; i < keys; ++i)
         for (std::size_t j = 0; j < values; ++j) out[j] += q[i] * state[i * values + j];
 }
+
+}  // namespace
+
+constinit const Loops K3_SEED_LOOPS = {{bf16, f32, mxfp4}, delta_rule};
 
 }  // namespace k3::bench::seed

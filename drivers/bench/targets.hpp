@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "drivers/bench/measure.hpp"
 #include "drivers/bench/options.hpp"
+#include "drivers/bench/vector_bench.hpp"
 
 namespace k3::bench {
 
@@ -67,9 +69,16 @@ class Judge {
             at_least(std::string(format) + ", one token, " + arch + ": times as fast as " + rival, bound,
                      faster(matmul(format, 1, 1, arch), matmul(format, 1, 1, rival)));
         };
-        const Row* seed = matmul("bf16", 1, 1, "seed avx2");
-        at_least("seed avx2 as rebuilt here: share of the read limit (below, ratios to it say nothing)", 0.20,
-                 seed != nullptr ? Value(seed->read_share) : Value());
+        // What was measured of the seed's own forms (0.23, 0.05; delta_rule 0.15), with some room: a seed rebuilt
+        // slower than it was would flatter every ratio.
+        const auto sane = [&](const char* format, const char* seed, double bound) {
+            const Row* row = matmul(format, 1, 1, seed);
+            at_least(
+                std::string(format) + ", " + seed + " as rebuilt: share of the read limit, else ratios to it are void",
+                bound, row != nullptr ? Value(row->read_share) : Value());
+        };
+        sane("bf16", "seed avx2", 0.20);
+        sane("mxfp4", "seed scalar", 0.04);
         for (const char* arch : {"avx512", "avx2"}) {
             share("bf16", arch, 0.90);
             over("bf16", arch, "seed avx2", 3.5);
@@ -82,6 +91,9 @@ class Judge {
         over("mxfp4", "avx2", "seed scalar", 5.5);
         over("mxfp4", "sse42", "seed scalar", 3.0);
         over("mxfp4", "scalar", "seed scalar", 1.8);
+        // Not among the targets, but what a reader should know of the scalar ones: the same flags, the same vectoriser.
+        over("bf16", "scalar", "seed auto scalar", 1.0);
+        over("mxfp4", "scalar", "seed auto scalar", 1.0);
     }
 
     void threads() {
@@ -116,22 +128,30 @@ class Judge {
         const auto find = [&](const std::string& who) {
             return results_.find("delta_rule", "f32", "96x128x128", 1, 1, who);
         };
+        const Row* seed = find("seed scalar");
+        at_least("delta_rule, seed scalar as rebuilt: share of the read+write limit, else ratios to it are void", 0.12,
+                 seed != nullptr ? Value(seed->limit_share) : Value());
         for (const auto& [arch, bound] : {std::pair<const char*, double>{"avx512", 0.70}, {"avx2", 0.65}}) {
             const Row* row = find(arch);
             at_least(std::string("delta_rule, ") + arch + ": share of the read+write limit", bound,
                      row != nullptr ? Value(row->limit_share) : Value());
             at_least(std::string("delta_rule, ") + arch + ": times as fast as the seed's four scalar passes", 4.5,
-                     times(row, find("seed scalar")));
+                     times(row, seed));
+            at_least(std::string("delta_rule, ") + arch + ": times as fast as those passes vectorised for " + arch, 1.0,
+                     times(row, find(std::string("seed auto ") + arch)));
         }
+        // Scalar is left out: a fence also keeps the compiler from vectorising the loop around it, and that is what the
+        // ratio would price.
         for (const KernelTable* table : options_.tables)
-            at_most(std::string("fences, delta_rule, ") + table->name + ": time over that without", 1.03,
-                    times(find(std::string("unfenced ") + table->name), find(table->name)));
+            if (std::string_view(table->name) != "scalar")
+                at_most(std::string("fences, delta_rule, ") + table->name + ": time over that without", 1.03,
+                        times(find(std::string("unfenced ") + table->name), find(table->name)));
     }
 
     void elementary() {
         const auto over_libm = [&](const char* kernel, const char* arch) {
-            return times(results_.find(kernel, "f32", "4096", 1, 1, arch),
-                         results_.find(kernel, "f32", "4096", 1, 1, "libm"));
+            return times(results_.find(kernel, "f32", kGates, 1, 1, arch),
+                         results_.find(kernel, "f32", kGates, 1, 1, "libm"));
         };
         at_least("exp, avx2: times as fast as libm's expf", 1.0, over_libm("exp", "avx2"));
         at_least("tanh, avx2: times as fast as libm's tanhf", 5.0, over_libm("tanh", "avx2"));

@@ -41,6 +41,9 @@ class OutputFile {
             }
             if (::access(file.path_.c_str(), W_OK) != 0) fail(path, std::string("exists: ") + std::strerror(errno));
         }
+        const auto folder = std::filesystem::path(file.path_).parent_path();
+        if (!folder.empty() && !std::filesystem::exists(folder, failure) && !failure)
+            fail(path, "the folder " + folder.string() + " does not exist");
         (void)io::PendingFile::create(file.path_);
         return file;
     }

@@ -112,7 +112,7 @@ def bad_options_are_refused_in_one_line():
 
 def help_and_version():
     out, _ = good("--help")
-    for word in ("--digest", "--expect", "--write", "--kernel", "--filter", "--arch", "--threads", "--tokens",
+    for word in ("--digest", "--expect", "--write", "--filter", "--arch", "--threads", "--tokens",
                  "--repeats", "--quick", "--json", "--chart", "Exit codes"):
         assert word in out, word
     assert re.fullmatch(r"k3-bench \d+\.\d+\.\d+\n", good("--version")[0])
@@ -130,6 +130,8 @@ def json_and_chart_can_be_read():
         assert row["kernel"] == "matmul" and row["format"] == "mxfp4" and row["shape"] == "3072x3584"
         assert 0 < row["seconds_least"] <= row["seconds"] <= row["seconds_most"]
         assert row["of_limit"] > 0 and row["limit"] in ("read", "f64", "f32")
+        if row["who"] in ("scalar", "seed scalar"):
+            assert row["of_seed"] > 0 and row["of_seed_auto"] > 0
         assert abs(row["gflop_per_s"] * row["seconds"] * 1e9 / (2 * row["panel"] * 3584) - 1) < 1e-6
     digests = {row["digest"] for row in rows if row["digest"]}
     assert len(digests) == 1 and report["differences"] == []
