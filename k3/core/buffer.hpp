@@ -1,10 +1,12 @@
 #ifndef K3_CORE_BUFFER_HPP
 #define K3_CORE_BUFFER_HPP
-// Owned memory for weights, states and scratch: zero-filled, page-aligned, on huge pages where the system gives them.
+// Owned memory for weights, states and scratch: zero-filled, page-aligned, on huge pages where the system gives them
+// and the caller does not object.
 // Not for arch units.
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -12,14 +14,19 @@
 
 namespace k3::core {
 
+/// What pages a Buffer wishes for. `ordinary` refuses huge pages even where the system would give them unasked: they
+/// cost time when memory is fragmented, and a partly used one counts whole.
+enum class Pages : std::uint8_t { huge, ordinary };
+
 class Buffer {
   public:
     Buffer() noexcept = default;
     /// Errors: Code::plan if the system refuses the memory.
-    explicit Buffer(std::size_t bytes) : bytes_(bytes) {
+    explicit Buffer(std::size_t bytes, Pages pages = Pages::huge) : bytes_(bytes) {
         if (bytes == 0) return;
         constexpr std::size_t kHuge = std::size_t{2} << 20;
-        mapped_ = bytes >= kHuge ? bytes + kHuge : bytes;  // room to start on a huge-page boundary
+        const bool huge = pages == Pages::huge && bytes >= kHuge;
+        mapped_ = huge ? bytes + kHuge : bytes;  // room to start on a huge-page boundary
         void* const at =
             ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (at == MAP_FAILED) {
@@ -28,7 +35,8 @@ class Buffer {
         }
         base_ = static_cast<std::byte*>(at);
         data_ = base_;
-        if (bytes >= kHuge) {
+        if (pages == Pages::ordinary) ::madvise(base_, bytes, MADV_NOHUGEPAGE);
+        if (huge) {
             const std::size_t past = reinterpret_cast<std::size_t>(base_) % kHuge;
             data_ = past == 0 ? base_ : base_ + (kHuge - past);
             ::madvise(data_, bytes, MADV_HUGEPAGE);  // a wish: ordinary pages do as well

@@ -1,4 +1,9 @@
 // Digest, Arena, Exec, views, faults, the error line, Buffer.
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
 #include "k3/core/buffer.hpp"
 #include "k3/core/digest.hpp"
 #include "k3/core/error.hpp"
@@ -180,4 +185,34 @@ TEST_CASE("core/buffer: zero-filled, aligned, movable; none for 0 bytes; a refus
         text = error.what();
     }
     CHECK(text.find("1152921504606846976 bytes") != std::string::npos);
+}
+
+TEST_CASE("core/buffer: huge pages are asked for, or refused, as the caller says") {
+    // The kernel's own note of what was asked, per mapping: "hg" for huge pages, "nh" for none.
+    const auto flags_at = [](const void* at) {
+        std::ifstream maps("/proc/self/smaps");
+        bool here = false;
+        for (std::string line; std::getline(maps, line);) {
+            unsigned long long begin = 0, end = 0;
+            if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2) {
+                const auto address = reinterpret_cast<std::uintptr_t>(at);
+                here = begin <= address && address < end;
+            }
+            if (here && line.rfind("VmFlags:", 0) == 0) return line + " ";
+        }
+        return std::string();
+    };
+    const std::size_t bytes = std::size_t{8} << 20;
+    const core::Buffer huge(bytes), ordinary(bytes, core::Pages::ordinary), small(5000, core::Pages::ordinary);
+    ordinary.data()[bytes - 1] = small.data()[4999] = std::byte{1};
+    CHECK(ordinary.size() == bytes);
+    CHECK(reinterpret_cast<std::uintptr_t>(ordinary.data()) % 4096 == 0);
+    if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) {
+        MESSAGE("SKIP: this kernel has no huge pages to ask for");
+        return;
+    }
+    CHECK(flags_at(huge.data()).find(" hg ") != std::string::npos);
+    CHECK(flags_at(ordinary.data()).find(" nh ") != std::string::npos);
+    CHECK(flags_at(ordinary.data() + bytes - 1).find(" nh ") != std::string::npos);
+    CHECK(flags_at(small.data()).find(" nh ") != std::string::npos);
 }

@@ -64,6 +64,8 @@ def main():
             variants += [(f" for {name}", extra + checks.ARCH_FLAGS[name]) for name in arches_here()]
         if header == "k3/kernels.hpp" and "neon" not in arches_here() and shutil.which(CROSS):
             jobs.append((header + " for neon", CROSS, header, [*extra, "-idirafter", "/usr/include"]))
+        if header == "k3/io/detail/uring_backend.hpp" and checks.pkg_config("--cflags", "liburing") is not None:
+            variants.append((" with liburing", extra + ["-DK3_HAVE_URING=1"]))
         jobs += [(header + suffix, compiler, header, words) for suffix, words in variants for compiler in compilers]
     if not jobs:
         report.skip("headers compile", "there are none yet")
