@@ -8,12 +8,12 @@
 #include <string>
 #include <thread>
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "drivers/command_line.hpp"
 #include "drivers/exit_code.hpp"
+#include "drivers/progress.hpp"
 #include "drivers/synth/write.hpp"
 
 namespace {
@@ -39,6 +39,12 @@ void declare(CLI::App& app, Arguments& args) {
         ->capture_default_str();
     app.add_flag("--like-release", args.model.like_release,
                  "start from the released widths, with 5 layers and 48 experts");
+    app.add_flag("--release", args.model.release,
+                 "the released shape itself: 96 shards, 497,220 tensors, 1.56 TB unless --sparse")
+        ->excludes("--like-release");
+    app.add_flag("--sparse", args.model.sparse,
+                 "files with holes: embedding, lm_head, router gates and small tensors are whole, of every other one "
+                 "a few 4 KiB blocks; the release takes 8 GB of disk");
     for (std::size_t i = 0; i < synth::kSizeCount; ++i) {
         const synth::SizeOption& option = synth::kSizeOptions[i];
         app.add_option(option.flag, args.model.sizes[i],
@@ -57,18 +63,22 @@ void declare(CLI::App& app, Arguments& args) {
     app.add_flag("--quiet", args.quiet, "no progress on stderr");
     app.footer(
         "Without an upper bound on a size, the limit is your disk: see --dry-run.\n"
+        "Example: k3-synth --release --sparse --out /data/k3-sparse\n"
         "Exit codes: 0 done, 2 usage, 3 could not write, 5 interrupted.");
 }
 
 void print_plan(const synth::Plan& plan, bool as_json) {
     if (as_json) {
-        nlohmann::ordered_json root = {
-            {"tensors", plan.tensors}, {"payload_bytes", plan.payload}, {"shard_bytes", plan.file_bytes}};
+        nlohmann::ordered_json root = {{"tensors", plan.tensors},
+                                       {"payload_bytes", plan.payload},
+                                       {"shard_bytes", plan.file_bytes},
+                                       {"disk_bytes", plan.stored}};
         for (const auto& row : plan.shards) {
             root["shards"].push_back({{"name", row.name},
                                       {"tensors", row.tensors},
                                       {"header_bytes", row.header},
-                                      {"file_bytes", row.header + row.payload}});
+                                      {"file_bytes", row.header + row.payload},
+                                      {"disk_bytes", row.stored}});
         }
         std::printf("%s\n", root.dump().c_str());
         return;
@@ -77,48 +87,18 @@ void print_plan(const synth::Plan& plan, bool as_json) {
         std::printf("%s %7zu tensors %16llu bytes\n", row.name.c_str(), row.tensors,
                     static_cast<unsigned long long>(row.header + row.payload));
     }
-    std::printf("%zu shards, %zu tensors, %llu bytes\n", plan.shards.size(), plan.tensors,
-                static_cast<unsigned long long>(plan.file_bytes));
+    std::printf("%zu shards, %zu tensors, %llu bytes, %llu of them on disk\n", plan.shards.size(), plan.tensors,
+                static_cast<unsigned long long>(plan.file_bytes), static_cast<unsigned long long>(plan.stored));
 }
-
-/// A line a shard; on a terminal also a running percentage, a few times a second.
-class Progress {
-  public:
-    explicit Progress(std::uint64_t total) : total_(total) {}
-    void operator()(const std::string& shard, std::uint64_t done) {
-        const Clock::time_point now = Clock::now();
-        const bool finished = done == total_;
-        if (!finished && shard == shard_ && (!terminal_ || now - shown_ < std::chrono::milliseconds(200))) return;
-        shard_ = shard;
-        shown_ = now;
-        const double seconds = std::chrono::duration<double>(now - start_).count();
-        std::fprintf(stderr, "%s%s  %5.1f %%  %.2f of %.2f GB  %.2f GB/s%s", terminal_ ? "\r" : "", shard.c_str(),
-                     100.0 * static_cast<double>(done) / static_cast<double>(total_), static_cast<double>(done) * 1e-9,
-                     static_cast<double>(total_) * 1e-9, static_cast<double>(done) * 1e-9 / std::max(seconds, 1e-9),
-                     terminal_ && !finished ? "" : "\n");
-    }
-
-  private:
-    std::uint64_t total_;
-    bool terminal_ = ::isatty(2) != 0;
-    std::string shard_;
-    Clock::time_point start_ = Clock::now(), shown_ = start_;
-};
 
 int run(int argc, char** argv) {
     Arguments args;
     args.write.threads = std::clamp(2 * std::thread::hardware_concurrency(), 2U, 16U);
     CLI::App app("Writes a Kimi K3 checkpoint in the released layout with seeded random values.", "k3-synth");
     declare(app, args);
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::Success& success) {
-        return app.exit(success);
-    } catch (const CLI::ParseError& error) {
-        throw k3::Error(k3::Code::usage, error.what(), "see k3-synth --help");
-    }
+    if (!k3::drivers::parse_command_line(app, argc, argv)) return k3::drivers::kSuccess;
     const synth::ModelShape shape = synth::make_shape(args.model);
-    const synth::Plan plan = synth::make_plan(shape);
+    const synth::Plan plan = synth::make_plan(shape, args.write.seed);
     if (args.dry_run) {
         print_plan(plan, args.json);
         return k3::drivers::kSuccess;
@@ -127,21 +107,24 @@ int run(int argc, char** argv) {
     std::signal(SIGINT, [](int) { g_stop = true; });
     std::signal(SIGTERM, [](int) { g_stop = true; });
     args.write.stop = &g_stop;
-    Progress progress(plan.file_bytes);
+    k3::drivers::Progress progress(plan.stored);
     if (!args.quiet) args.write.tick = [&](const std::string& shard, std::uint64_t done) { progress(shard, done); };
     const Clock::time_point start = Clock::now();
     synth::write_checkpoint(shape, plan, args.write);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    const double rate = static_cast<double>(plan.file_bytes) * 1e-9 / seconds;
+    const double rate = static_cast<double>(plan.stored) * 1e-9 / seconds;
     if (args.json) {
-        const nlohmann::ordered_json result = {
-            {"out", args.write.out},   {"seed", args.write.seed},       {"shards", plan.shards.size()},
-            {"tensors", plan.tensors}, {"payload_bytes", plan.payload}, {"shard_bytes", plan.file_bytes},
-            {"seconds", seconds},      {"gb_per_second", rate}};
+        const nlohmann::ordered_json result = {{"out", args.write.out},         {"seed", args.write.seed},
+                                               {"shards", plan.shards.size()},  {"tensors", plan.tensors},
+                                               {"payload_bytes", plan.payload}, {"shard_bytes", plan.file_bytes},
+                                               {"disk_bytes", plan.stored},     {"seconds", seconds},
+                                               {"gb_per_second", rate}};
         std::printf("%s\n", result.dump().c_str());
     } else {
-        std::printf("%s: %zu shards, %zu tensors, %llu bytes in %.2f s, %.2f GB/s\n", args.write.out.c_str(),
-                    plan.shards.size(), plan.tensors, static_cast<unsigned long long>(plan.file_bytes), seconds, rate);
+        std::printf("%s: %zu shards, %zu tensors, %llu bytes, %llu of them on disk, in %.2f s, %.2f GB/s\n",
+                    args.write.out.c_str(), plan.shards.size(), plan.tensors,
+                    static_cast<unsigned long long>(plan.file_bytes), static_cast<unsigned long long>(plan.stored),
+                    seconds, rate);
     }
     return k3::drivers::kSuccess;
 }

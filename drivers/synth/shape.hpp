@@ -47,6 +47,15 @@ inline constexpr SizeOption kSizeOptions[] = {
     {"--vocab", &model::Config::vocab, 1024, 163840, std::size_t{1} << 24, "tokens, special slots included"},
     {"--block", &model::Config::attn_res_block, 3, 12, 65536, "layers between attention residual snapshots"},
 };
+// What --release changes in the released set, which --like-release keeps small.
+inline constexpr std::size_t kReleasedLayers = 93, kReleasedExperts = 896;
+
+/// The image part of the release. It has no options: the text model is what is tried out.
+namespace vision {
+inline constexpr std::size_t kWidth = 1024, kAttention = 1536, kInner = 4096, kBlocks = 27, kHeads = 12;
+inline constexpr std::size_t kPatch = 14, kGrid = 64, kFrames = 4;
+}  // namespace vision
+
 inline constexpr std::size_t kSizeCount = std::size(kSizeOptions);
 inline constexpr std::size_t kTopkIndex = 3;
 static_assert(kSizeOptions[kTopkIndex].field == &model::Config::experts_per_token);
@@ -55,11 +64,14 @@ struct Options {
     std::optional<std::size_t> sizes[kSizeCount]{};  // in the order of kSizeOptions; empty = the set's value
     std::vector<std::size_t> full_attn{};            // one-based; empty = every fourth and the last
     bool like_release = false;
+    bool release = false;  // the released sizes and the image part
+    bool sparse = false;   // files with holes; see sparse.hpp
 };
 
 struct ModelShape {
     model::Config config;
     std::vector<std::size_t> mla_layers;  // one-based and ascending, as config.json has them
+    bool images = false, sparse = false;
 
     bool is_mla(std::size_t layer) const noexcept {
         return std::binary_search(mla_layers.begin(), mla_layers.end(), layer + 1);
@@ -71,6 +83,12 @@ struct ModelShape {
 inline std::size_t special_slots(std::size_t vocab) noexcept { return vocab >= 512 ? 256 : 16; }
 
 namespace detail {
+inline std::size_t preset(const Options& options, const SizeOption& option) noexcept {
+    if (options.release && option.field == &model::Config::layers) return kReleasedLayers;
+    if (options.release && option.field == &model::Config::experts) return kReleasedExperts;
+    return options.release || options.like_release ? option.released : option.small;
+}
+
 inline void check_map(const std::vector<std::size_t>& mla, std::size_t layers) {
     const auto refuse = [](const std::string& what) {
         throw Error(Code::usage, "--full-attn " + what, "give ascending layer numbers from 1 on, for instance 4,8,9");
@@ -88,10 +106,12 @@ inline void check_map(const std::vector<std::size_t>& mla, std::size_t layers) {
 /// Applies the defaults and checks everything. Errors: Code::usage naming the option and its range.
 inline ModelShape make_shape(const Options& options) {
     ModelShape shape{};
+    shape.images = options.release;
+    shape.sparse = options.sparse;
     model::Config& c = shape.config;
     for (std::size_t i = 0; i < kSizeCount; ++i) {
         const SizeOption& option = kSizeOptions[i];
-        const std::size_t value = options.sizes[i].value_or(options.like_release ? option.released : option.small);
+        const std::size_t value = options.sizes[i].value_or(detail::preset(options, option));
         if (value < 1 || value > option.limit) {
             throw Error(Code::usage,
                         std::string(option.flag) + " " + std::to_string(value) + " is outside 1.." +

@@ -6,76 +6,18 @@
 // The spreads keep the model healthy at any depth. Every matrix maps unit variance to about unit variance (columns in,
 // 1/columns variance), norms are near one, the AttnRes scores and router logits have unit spread, the logits three.
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "drivers/synth/shape.hpp"
+#include "drivers/synth/shard_builder.hpp"
 #include "drivers/synth/values.hpp"
 #include "k3/checkpoint/expert_name.hpp"
-#include "k3/checkpoint/safetensors_writer.hpp"
 
 namespace k3::synth {
 
-struct Shard {
-    std::vector<checkpoint::WriterTensor> tensors;
-    std::vector<Rule> rules;  // one a tensor
-};
-
 namespace detail {
-
-class ShardBuilder {
-  public:
-    explicit ShardBuilder(std::string prefix) : prefix_(std::move(prefix)) {}
-
-    void add(const std::string& name, Dtype dtype, checkpoint::Shape shape, Rule rule) {
-        rows_.push_back({{prefix_ + name, dtype, shape}, rule});
-    }
-    void norm(const std::string& name, std::uint64_t size) {
-        add(name, Dtype::bf16, {size}, {Rule::Kind::near_one, 0.1});
-    }
-    /// `gain` is the standard deviation of an output for inputs of unit variance.
-    void matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols, double gain = 1.0) {
-        add(name, Dtype::bf16, {rows, cols}, {Rule::Kind::normal, gain / std::sqrt(static_cast<double>(cols))});
-    }
-    void packed(const checkpoint::ExpertName& name, std::uint64_t rows, std::uint64_t cols) {
-        using checkpoint::ExpertPart;
-        const double spread = 1.0 / std::sqrt(static_cast<double>(cols));
-        for (const ExpertPart part : {ExpertPart::packed, ExpertPart::scale}) {
-            const bool codes = part == ExpertPart::packed;
-            checkpoint::ExpertName full = name;
-            full.part = part;
-            rows_.push_back({{to_string(full), Dtype::u8, {rows, codes ? (cols + 1) / 2 : (cols + 31) / 32}},
-                             {codes ? Rule::Kind::bytes : Rule::Kind::exponents, spread}});
-        }
-    }
-
-    /// The order of the release's writer: wide elements first, then by name. It makes the trunk one run at the start
-    /// and an expert's six tensors neighbours; experts come as 0, 1, 10, 100, ...
-    Shard finish() {
-        std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
-            const unsigned wide_a = bits(a.tensor.dtype), wide_b = bits(b.tensor.dtype);
-            return wide_a != wide_b ? wide_a > wide_b : a.tensor.name < b.tensor.name;
-        });
-        Shard shard;
-        for (Row& row : rows_) {
-            shard.tensors.push_back(std::move(row.tensor));
-            shard.rules.push_back(row.rule);
-        }
-        return shard;
-    }
-
-  private:
-    struct Row {
-        checkpoint::WriterTensor tensor;
-        Rule rule;
-    };
-    std::string prefix_;
-    std::vector<Row> rows_;
-};
 
 inline void add_kda(ShardBuilder& shard, const model::Config& c) {
     const std::uint64_t width = c.kda_width();
@@ -87,7 +29,7 @@ inline void add_kda(ShardBuilder& shard, const model::Config& c) {
     shard.matrix("self_attn.g_proj.weight", width, c.hidden);
     shard.matrix("self_attn.o_proj.weight", c.hidden, width);
     shard.matrix("self_attn.f_a_proj.weight", c.kda_head_dim, c.hidden);
-    shard.matrix("self_attn.f_b_proj.weight", width, c.kda_head_dim);
+    shard.matrix("self_attn.f_b_proj.weight", width, c.kda_head_dim, kNarrowWindow);
     shard.matrix("self_attn.b_proj.weight", c.kda_heads, c.hidden);
     // The release stores head_dim entries and reads the first kda_heads of them. With more heads than that there is no
     // released example, and every head needs its own.
@@ -99,19 +41,19 @@ inline void add_kda(ShardBuilder& shard, const model::Config& c) {
 }
 
 inline void add_mla(ShardBuilder& shard, const model::Config& c) {
-    shard.matrix("self_attn.q_a_proj.weight", c.q_lora, c.hidden);
+    shard.matrix("self_attn.q_a_proj.weight", c.q_lora, c.hidden, kNarrowWindow);
     shard.norm("self_attn.q_a_layernorm.weight", c.q_lora);
-    shard.matrix("self_attn.q_b_proj.weight", c.heads * c.qk_head(), c.q_lora);
-    shard.matrix("self_attn.kv_a_proj_with_mqa.weight", c.cache_width(), c.hidden);
+    shard.matrix("self_attn.q_b_proj.weight", c.heads * c.qk_head(), c.q_lora, kNarrowWindow);
+    shard.matrix("self_attn.kv_a_proj_with_mqa.weight", c.cache_width(), c.hidden, kNarrowWindow);
     shard.norm("self_attn.kv_a_layernorm.weight", c.kv_lora);
-    shard.matrix("self_attn.kv_b_proj.weight", c.heads * (c.qk_nope + c.v_head), c.kv_lora);
+    shard.matrix("self_attn.kv_b_proj.weight", c.heads * (c.qk_nope + c.v_head), c.kv_lora, kNarrowWindow);
     shard.matrix("self_attn.g_proj.weight", c.heads * c.v_head, c.hidden);
     shard.matrix("self_attn.o_proj.weight", c.hidden, c.heads * c.v_head);
 }
 
 inline void add_moe(ShardBuilder& shard, const model::Config& c, std::size_t layer) {
     const std::string moe = "block_sparse_moe.";
-    shard.matrix(moe + "gate.weight", c.experts, c.hidden);
+    shard.whole_matrix(moe + "gate.weight", c.experts, c.hidden);
     shard.add(moe + "gate.e_score_correction_bias", Dtype::f32, {c.experts}, {Rule::Kind::normal, 0.02});
     shard.matrix(moe + "routed_expert_down_proj.weight", c.latent, c.hidden);
     shard.matrix(moe + "routed_expert_up_proj.weight", c.hidden, c.latent);
@@ -131,7 +73,7 @@ inline void add_moe(ShardBuilder& shard, const model::Config& c, std::size_t lay
 
 inline Shard layer_shard(const ModelShape& shape, std::size_t layer) {
     const model::Config& c = shape.config;
-    ShardBuilder shard("language_model.model.layers." + std::to_string(layer) + ".");
+    ShardBuilder shard("language_model.model.layers." + std::to_string(layer) + ".", shape.sparse);
     shard.norm("input_layernorm.weight", c.hidden);
     shard.norm("post_attention_layernorm.weight", c.hidden);
     shard.norm("self_attention_res_norm.weight", c.hidden);
@@ -153,23 +95,55 @@ inline Shard layer_shard(const ModelShape& shape, std::size_t layer) {
     return shard.finish();
 }
 
-inline Shard root_shard(const model::Config& c) {
-    ShardBuilder shard("language_model.");
+inline Shard root_shard(const ModelShape& shape) {
+    const model::Config& c = shape.config;
+    ShardBuilder shard("language_model.", shape.sparse);
     shard.add("model.embed_tokens.weight", Dtype::bf16, {c.vocab, c.hidden}, {Rule::Kind::normal, 1.0});
-    shard.matrix("lm_head.weight", c.vocab, c.hidden, 3.0);
+    shard.whole_matrix("lm_head.weight", c.vocab, c.hidden, 3.0);
     shard.norm("model.norm.weight", c.hidden);
     shard.norm("model.output_attn_res_norm.weight", c.hidden);
     shard.matrix("model.output_attn_res_proj.weight", 1, c.hidden);
     return shard.finish();
 }
 
+inline Shard projector_shard(const ModelShape& shape) {
+    ShardBuilder shard("mm_projector.", shape.sparse);
+    shard.matrix("proj.0.weight", 4 * vision::kWidth, 4 * vision::kWidth);
+    shard.matrix("proj.2.weight", shape.config.hidden, 4 * vision::kWidth);
+    shard.norm("post_norm.weight", shape.config.hidden);
+    return shard.finish();
+}
+
+inline Shard vision_shard(const ModelShape& shape) {
+    ShardBuilder shard("vision_tower.", shape.sparse);
+    constexpr std::uint64_t kPatch = vision::kPatch, kGrid = vision::kGrid, kWidth = vision::kWidth;
+    shard.add("patch_embed.proj.weight", Dtype::bf16, {kWidth, 3, kPatch, kPatch}, {Rule::Kind::normal, 0.04});
+    shard.add("patch_embed.pos_emb.weight", Dtype::bf16, {kGrid, kGrid, kWidth}, {Rule::Kind::normal, 0.1});
+    for (std::size_t block = 0; block < vision::kBlocks; ++block) {
+        const std::string name = "encoder.blocks." + std::to_string(block) + ".";
+        shard.norm(name + "norm0.weight", kWidth);
+        shard.matrix(name + "wqkv.weight", 3 * vision::kAttention, kWidth);
+        shard.matrix(name + "wo.weight", kWidth, vision::kAttention);
+        shard.norm(name + "norm1.weight", kWidth);
+        shard.matrix(name + "mlp.fc0.weight", vision::kInner, kWidth);
+        shard.matrix(name + "mlp.fc1.weight", kWidth, vision::kInner);
+    }
+    shard.norm("encoder.final_layernorm.weight", kWidth);
+    return shard.finish();
+}
+
 }  // namespace detail
 
-/// One shard a layer, then one for the root tensors, as in the release (which has two more, for images).
-inline std::size_t shard_count(const ModelShape& shape) noexcept { return shape.config.layers + 1; }
+/// One shard a layer, then one for the root tensors; with images two more, for the projector and the vision tower.
+inline std::size_t shard_count(const ModelShape& shape) noexcept {
+    return shape.config.layers + 1 + (shape.images ? 2 : 0);
+}
 
 inline Shard make_shard(const ModelShape& shape, std::size_t number) {
-    return number < shape.config.layers ? detail::layer_shard(shape, number) : detail::root_shard(shape.config);
+    const std::size_t layers = shape.config.layers;
+    if (number < layers) return detail::layer_shard(shape, number);
+    if (number == layers) return detail::root_shard(shape);
+    return number == layers + 1 ? detail::projector_shard(shape) : detail::vision_shard(shape);
 }
 
 /// "model-00001-of-000096.safetensors": five digits, then six, as in the release.

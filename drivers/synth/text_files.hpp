@@ -79,6 +79,36 @@ inline Json quantization() {
 }
 }  // namespace detail
 
+namespace detail {
+inline Json vision_config(std::size_t hidden) {
+    return {{"_attn_implementation", "flash_attention_2"},
+            {"activation_func", "gelu_pytorch_tanh"},
+            {"attn_bias", false},
+            {"init_pos_emb_height", vision::kGrid},
+            {"init_pos_emb_time", vision::kFrames},
+            {"init_pos_emb_width", vision::kGrid},
+            {"linear_bias", false},
+            {"merge_kernel_size", {2, 2}},
+            {"merge_type", "sd2_tpool"},
+            {"mlp_type", "mlp2"},
+            {"mm_hidden_size", vision::kWidth},
+            {"mm_projector_type", "patchmergerv2"},
+            {"norm_type", "rmsnorm"},
+            {"patch_embed_proj_bias", false},
+            {"patch_size", vision::kPatch},
+            {"pos_emb_interpolation_mode", "bilinear"},
+            {"pos_emb_type", "divided_fixed"},
+            {"projector_hidden_act", "gelu"},
+            {"projector_ln_eps", 1e-5},
+            {"qkv_hidden_size", vision::kAttention},
+            {"text_hidden_size", hidden},
+            {"vt_hidden_size", vision::kWidth},
+            {"vt_intermediate_size", vision::kInner},
+            {"vt_num_attention_heads", vision::kHeads},
+            {"vt_num_hidden_layers", vision::kBlocks}};
+}
+}  // namespace detail
+
 inline std::string config_json(const ModelShape& shape) {
     using detail::Json;
     const model::Config& c = shape.config;
@@ -139,16 +169,17 @@ inline std::string config_json(const ModelShape& shape) {
                      {"use_grouped_topk", true},
                      {"v_head_dim", c.v_head},
                      {"vocab_size", c.vocab}});
-    const Json root = {{"architectures", Json::array({"KimiK3ForConditionalGeneration"})},
-                       {"bos_token_id", bos},
-                       {"dtype", "bfloat16"},
-                       {"eos_token_id", eos},
-                       {"ignore_index", -100},
-                       {"media_placeholder_token_id", named_id(c.vocab, 12)},
-                       {"model_type", "kimi_k3"},
-                       {"pad_token_id", pad},
-                       {"text_config", text},
-                       {"tie_word_embeddings", false}};
+    Json root = {{"architectures", Json::array({"KimiK3ForConditionalGeneration"})},
+                 {"bos_token_id", bos},
+                 {"dtype", "bfloat16"},
+                 {"eos_token_id", eos},
+                 {"ignore_index", -100},
+                 {"media_placeholder_token_id", named_id(c.vocab, 12)},
+                 {"model_type", "kimi_k3"},
+                 {"pad_token_id", pad},
+                 {"text_config", text},
+                 {"tie_word_embeddings", false}};
+    if (shape.images) root["vision_config"] = detail::vision_config(c.hidden);
     return root.dump(2) + "\n";
 }
 

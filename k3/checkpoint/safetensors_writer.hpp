@@ -8,8 +8,10 @@
 // past the page cache where the file system allows it: about twice as fast as a plain write followed by fsync on the
 // machines tried, and the page cache stays free for whoever reads next.
 //
-// What is *not* here: the values, and the choice of what is in which shard. A file with holes needs a caller that
-// leaves pieces out and a `commit` that is told so.
+// A shard may also be made with holes: then nothing is reserved, the caller writes the extents it wants, and the rest
+// reads as zeros.
+//
+// What is *not* here: the values, and the choice of what is in which shard or extent.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -78,12 +80,18 @@ inline std::string safetensors_header(std::span<const WriterTensor> tensors) {
 /// One shard being written. Movable, not copyable; write_piece is thread-safe.
 class SafetensorsWriter {
   public:
+    enum class Layout : std::uint8_t {
+        full,   ///< every piece is written
+        sparse  ///< extents are written through the page cache; the file system leaves the rest out
+    };
     static constexpr std::size_t kPiece = std::size_t{8} << 20;
     static constexpr std::size_t kAlign = 4096;
 
-    /// Lays the shard out and reserves its blocks. `tensors` must outlive the writer. Errors: Code::write.
-    static SafetensorsWriter create(const std::string& path, std::span<const WriterTensor> tensors) {
-        return {path, tensors};
+    /// Lays the shard out and, if it is to be full, reserves its blocks. `tensors` must outlive the writer. Errors:
+    /// Code::write.
+    static SafetensorsWriter create(const std::string& path, std::span<const WriterTensor> tensors,
+                                    Layout layout = Layout::full) {
+        return {path, tensors, layout};
     }
 
     std::uint64_t size() const noexcept { return size_; }
@@ -96,7 +104,15 @@ class SafetensorsWriter {
     /// tensor number `tensor` from byte `first` on. `buffer` has kPiece bytes at a kAlign address (make_buffer).
     template <class Fill>
     void write_piece(std::size_t piece, std::span<std::byte> buffer, Fill&& fill) const {
-        const std::uint64_t begin = std::uint64_t{piece} * kPiece, end = begin + piece_bytes(piece);
+        const std::uint64_t begin = std::uint64_t{piece} * kPiece;
+        write_extent(begin, begin + piece_bytes(piece), buffer, fill);
+        written_->fetch_add(1);
+    }
+
+    /// The same for bytes [begin, end) of a sparse shard: at most kPiece of them; both are multiples of kAlign, or
+    /// `end` is the end of the file.
+    template <class Fill>
+    void write_extent(std::uint64_t begin, std::uint64_t end, std::span<std::byte> buffer, Fill&& fill) const {
         std::uint64_t at = begin;
         if (at < header_.size()) {
             const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(end, header_.size()) - at);
@@ -115,12 +131,11 @@ class SafetensorsWriter {
         const auto used = static_cast<std::size_t>(end - begin), whole = (used + kAlign - 1) / kAlign * kAlign;
         std::memset(buffer.data() + used, 0, whole - used);
         file_.write(begin, buffer.first(whole));
-        written_->fetch_add(1);
     }
 
-    /// Errors: Code::internal if a piece was left out, Code::write if the disk refuses.
+    /// Errors: Code::internal if a piece of a full shard was left out, Code::write if the disk refuses.
     void commit() {
-        if (written_->load() != pieces()) {
+        if (layout_ == Layout::full && written_->load() != pieces()) {
             throw Error(Code::internal,
                         std::to_string(written_->load()) + " of " + std::to_string(pieces()) + " pieces were written",
                         "please report this", {.path = file_.path()});
@@ -140,14 +155,22 @@ class SafetensorsWriter {
     }
 
   private:
-    SafetensorsWriter(const std::string& path, std::span<const WriterTensor> tensors)
-        : tensors_(tensors), header_(safetensors_header(tensors)), file_(io::PendingFile::create(path, true)) {
+    SafetensorsWriter(const std::string& path, std::span<const WriterTensor> tensors, Layout layout)
+        : tensors_(tensors),
+          layout_(layout),
+          header_(safetensors_header(tensors)),
+          file_(io::PendingFile::create(path, layout == Layout::full)) {
         size_ = header_.size();
         for (const WriterTensor& tensor : tensors) ends_.push_back(size_ += tensor.bytes());
-        file_.reserve((size_ + kAlign - 1) / kAlign * kAlign);
+        if (layout == Layout::full) {
+            file_.reserve((size_ + kAlign - 1) / kAlign * kAlign);
+        } else {
+            file_.truncate(size_);  // first: a file that grows by writing makes some file systems reserve ahead
+        }
     }
 
     std::span<const WriterTensor> tensors_;
+    Layout layout_;
     std::string header_;
     io::PendingFile file_;
     std::vector<std::uint64_t> ends_;

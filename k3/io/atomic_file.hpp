@@ -47,6 +47,8 @@ class PendingFile {
     }
 
     const std::string& path() const noexcept { return path_; }
+    /// Where the bytes are until commit().
+    const std::string& temporary_path() const noexcept { return temporary_; }
 
     /// Reserves the blocks: a full disk is found before the work, and parallel direct writes do not wait for one
     /// another to extend the file.
@@ -72,9 +74,21 @@ class PendingFile {
         if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail(path_, "cannot be cut to its size", errno);
     }
 
+    /// What was written is on the disk when this returns.
+    void sync() const {
+        if (::fsync(fd_) != 0) fail(path_, "fsync failed", errno);
+    }
+
+    /// Bytes of disk behind the file. Some file systems decide late: sync() first.
+    std::uint64_t allocated_bytes() const {
+        struct stat info {};
+        if (::fstat(fd_, &info) != 0) fail(path_, "cannot be examined", errno);
+        return static_cast<std::uint64_t>(info.st_blocks) * 512;
+    }
+
     /// The file appears, whole, under its name; a file of that name is replaced.
     void commit() {
-        if (::fsync(fd_) != 0) fail(path_, "fsync failed", errno);
+        sync();
         if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "cannot be renamed into place", errno);
         ::close(std::exchange(fd_, -1));
         const std::size_t slash = path_.rfind('/');
@@ -120,6 +134,29 @@ inline void require_free_space(const std::string& folder, std::uint64_t bytes) {
         throw Error(Code::write,
                     "needs " + std::to_string(bytes) + " bytes, " + std::to_string(free_bytes) + " are free",
                     "free some space, choose another disk or ask for a smaller model", {.path = folder});
+    }
+}
+
+/// Throws Code::write unless a file in `folder` can have holes: four blocks of 4 KiB, 4 MiB apart, must not take much
+/// more than 16 KiB. FAT has none; a file system with large blocks, or with huge pages, rounds each block up.
+inline void require_holes(const std::string& folder) {
+    constexpr std::uint64_t kPage = 4096, kStep = std::uint64_t{4} << 20, kBlocks = 4;
+    PendingFile probe = PendingFile::create(folder + "/holes-probe");
+    probe.truncate(kBlocks * kStep);
+    // Not all zeros, and not the same block twice: some file systems compress or share.
+    std::byte block[kPage];
+    for (std::uint64_t i = 0; i < kBlocks; ++i) {
+        for (std::uint64_t k = 0; k < kPage; ++k)
+            block[k] = static_cast<std::byte>((k * k * 7 + k * 31 + i * 101) >> 3);
+        probe.write(i * kStep, block);
+    }
+    probe.sync();
+    const std::uint64_t taken = probe.allocated_bytes();
+    if (taken > 4 * kBlocks * kPage) {
+        throw Error(Code::write,
+                    "this file system gave " + std::to_string(taken) + " bytes of disk to " +
+                        std::to_string(kBlocks * kPage) + " bytes in a file with holes",
+                    "use a disk with holes in 4 KiB steps: ext4, xfs and btrfs have them", {.path = folder});
     }
 }
 

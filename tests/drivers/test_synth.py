@@ -147,6 +147,162 @@ def full_size_is_the_release_to_the_byte():
     assert plan["shards"][1]["header_bytes"] == 818704
 
 
+def release_is_the_release_to_the_byte_with_its_images():
+    for sparse in ([], ["--sparse"]):
+        code, out, err = run(SYNTH, "--release", *sparse, "--dry-run", "--json")
+        assert code == 0 and err == "", err
+        plan = json.loads(out)
+        assert plan["tensors"] == 497220 and plan["payload_bytes"] == 1560860324864
+        assert plan["shard_bytes"] == 1560936091448
+        sizes = {row["name"]: row["file_bytes"] for row in plan["shards"]}
+        assert list(sizes) == [f"model-{n:05}-of-000096.safetensors" for n in range(1, 97)]
+        known = {1: 2341216112, 2: 16990911504, 13: 16990916912, 95: 92289328, 96: 802448352}
+        assert {n: sizes[f"model-{n:05}-of-000096.safetensors"] for n in known} == known
+        if sparse:
+            assert plan["disk_bytes"] == sum(row["disk_bytes"] for row in plan["shards"])
+            assert 6e9 < plan["disk_bytes"] < 7.9e9, plan["disk_bytes"]
+        else:
+            assert plan["disk_bytes"] == plan["shard_bytes"]
+    refused(run(SYNTH, "--release", "--like-release", "--dry-run"), 2, "--like-release")
+
+
+def blocks_of(path):
+    """(offsets of the 4 KiB blocks that are stored, bytes of disk)"""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        size, at, found = os.fstat(fd).st_size, 0, []
+        while at < size:
+            try:
+                at = os.lseek(fd, at, os.SEEK_DATA)
+            except OSError:  # no more data
+                break
+            end = os.lseek(fd, at, os.SEEK_HOLE)
+            found += range(at // 4096 * 4096, end, 4096)
+            at = end
+        return found, os.fstat(fd).st_blocks * 512
+    finally:
+        os.close(fd)
+
+
+def a_sparse_checkpoint_stores_what_it_says():
+    # The released widths, so that tensors are as large as there; layer 1 is MLA with experts.
+    path = make("sparse", "--release", "--sparse", "--layers", 2, "--experts", 24, "--vocab", 2000, "--seed", 5)
+    plan = json.loads(run(SYNTH, "--release", "--sparse", "--layers", 2, "--experts", 24, "--vocab", 2000, "--seed", 5,
+                          "--dry-run", "--json")[1])
+    stored, where, total = {}, {}, 0
+    for row in plan["shards"]:
+        file = os.path.join(path, row["name"])
+        entries, start, size = read_header(file)
+        assert size == row["file_bytes"] and start == row["header_bytes"]
+        found, disk = blocks_of(file)
+        # The file system may round up and needs blocks of its own for the map.
+        assert row["disk_bytes"] == 4096 * len(found), (row, len(found))
+        assert row["disk_bytes"] <= disk <= row["disk_bytes"] * 1.02 + (1 << 16), (row, disk)
+        total += disk
+        found = set(found)
+        for name, dtype, shape, begin, end in entries:
+            begin, end = start + begin, start + end
+            stored[name] = [at - begin for at in range(begin // 4096 * 4096, end, 4096) if at in found]
+            where[name] = (file, begin, end)
+    assert sum(row["file_bytes"] for row in plan["shards"]) > 4.3e9 and total < 0.2e9, total
+
+    def read(name, at, count=4096):
+        file, begin, end = where[name]
+        with open(file, "rb") as stream:
+            stream.seek(begin + at)
+            return stream.read(min(count, end - begin - at))
+
+    inside = {name: [at for at in blocks if at >= 0 and at + 4096 <= where[name][2] - where[name][1]]
+              for name, blocks in stored.items()}
+    layer = "language_model.model.layers."
+    whole = [name for name in where if where[name][2] - where[name][1] < 2 << 20 and ".experts." not in name]
+    whole += [layer + "1.block_sparse_moe.gate.weight", "language_model.lm_head.weight",
+              "language_model.model.embed_tokens.weight"]
+    for name in whole:
+        size = where[name][2] - where[name][1]
+        assert len(stored[name]) == (where[name][1] % 4096 + size + 4095) // 4096, name
+        data = read(name, 0, size)
+        assert size < 64 or len(set(data)) > 16, name
+    large = [name for name in where if name not in whole and ".experts." not in name and "vision" not in name]
+    assert len(large) > 15
+    narrow = [layer + "1.self_attn." + n for n in ("q_a_proj.weight", "q_b_proj.weight", "kv_b_proj.weight",
+                                                   "kv_a_proj_with_mqa.weight")] + [layer + "0.self_attn.f_b_proj.weight"]
+    for name in large:
+        window = 256 << 10 if name in narrow else 4 << 20
+        size = where[name][2] - where[name][1]
+        # One block in every window; a neighbour may share the first or the last.
+        for first in range(0, size, window):
+            mine = [at for at in inside[name] if first <= at < first + window and at + 4096 <= min(size, first + window)]
+            assert len(mine) == 1 or (min(size, first + window) - first < 8192 and not mine), (name, first, mine)
+            assert len(set(read(name, mine[0]))) > 64 if mine else True
+    same = [inside[f"{layer}0.self_attn.{n}_proj.weight"] for n in ("q", "k", "v", "g")]
+    assert same[1:] == same[:3]
+    assert len({at % (4 << 20) for at in same[0]}) > 20
+    assert inside[layer + "1.block_sparse_moe.shared_experts.gate_proj.weight"] == \
+        inside[layer + "1.block_sparse_moe.shared_experts.up_proj.weight"]
+
+    live, places = 0, set()
+    for e in range(24):
+        name = f"{layer}1.block_sparse_moe.experts.{e}."
+        codes = [inside[f"{name}w{w}.weight_packed"] for w in (1, 2, 3)]
+        assert len({len(at) for at in codes}) == 1 and codes[0] == codes[2], codes
+        live += bool(codes[0])
+        for w, blocks in zip((1, 2, 3), codes):
+            if not blocks:
+                assert len(stored[f"{name}w{w}.weight_scale"]) <= 2  # edges of neighbours
+                continue
+            assert len(blocks) == 1
+            places.add(blocks[0])
+            assert len(set(read(f"{name}w{w}.weight_packed", blocks[0]))) > 200
+            scales = read(f"{name}w{w}.weight_scale", blocks[0] // 16 + 64, 128)
+            assert all(118 < byte < 130 for byte in scales), scales
+    assert 8 <= live < 24 and len(places) > 8, (live, places)
+
+    again = make("sparse2", "--release", "--sparse", "--layers", 2, "--experts", 24, "--vocab", 2000, "--seed", 5,
+                 "--threads", 1)
+    other = make("sparse3", "--release", "--sparse", "--layers", 2, "--experts", 24, "--vocab", 2000, "--seed", 6)
+    differing = 0
+    for row in plan["shards"]:
+        found = blocks_of(os.path.join(path, row["name"]))[0]
+        assert blocks_of(os.path.join(again, row["name"]))[0] == found
+        differing += blocks_of(os.path.join(other, row["name"]))[0] != found
+        with open(os.path.join(path, row["name"]), "rb") as one, open(os.path.join(again, row["name"]), "rb") as two:
+            for at in found:
+                one.seek(at)
+                two.seek(at)
+                assert one.read(4096) == two.read(4096), (row["name"], at)
+    assert differing >= 2
+    config = json.load(open(os.path.join(path, "config.json")))
+    assert config["vision_config"]["vt_num_hidden_layers"] == 27 and config["text_config"]["num_experts"] == 24
+    for name in ("sparse", "sparse2", "sparse3"):
+        shutil.rmtree(folder(name))
+
+
+def small_tensors_of_a_sparse_checkpoint_are_those_of_the_full_one():
+    full, sparse = support.tensors(tiny()), support.tensors(make("tiny-sparse", "--sparse", "--seed", 1, *TINY))
+    assert full == sparse  # nothing is large there
+
+
+def a_file_system_without_holes_is_refused():
+    path = folder("no-holes")
+    os.mkdir(path)
+    # Huge pages make every block of a tmpfs file two megabytes.
+    if shutil.which("mount") is None or run("mount", "-t", "tmpfs", "-o", "size=200m,huge=always", "tmpfs", path)[0]:
+        raise Skip("cannot mount a tmpfs with huge pages here")
+    try:
+        probe = os.path.join(path, "probe")
+        with open(probe, "wb") as file:
+            file.truncate(16 << 20)
+            file.write(b"x" * 4096)
+        if os.stat(probe).st_blocks * 512 < 1 << 20:
+            raise Skip("tmpfs has no huge pages here")
+        os.remove(probe)
+        refused(run(SYNTH, "--sparse", "--out", os.path.join(path, "model"), "--quiet", *TINY), 3, "holes", "ext4")
+        assert os.listdir(os.path.join(path, "model")) == []
+    finally:
+        run("umount", path)
+
+
 def like_release_defaults_to_five_layers_and_48_experts():
     plan = json.loads(run(SYNTH, "--like-release", "--dry-run", "--json")[1])
     assert len(plan["shards"]) == 6 and plan["tensors"] == 5 + 23 + 2 * (28 + 288) + 2 * (22 + 288)
@@ -319,7 +475,10 @@ if __name__ == "__main__":
                       another_seed_changes_every_random_tensor,
                       names_key_the_values_so_more_experts_and_layers_leave_the_rest_alone,
                       shards_have_the_released_layout, shapes_and_kinds_follow_the_options,
-                      full_size_is_the_release_to_the_byte, like_release_defaults_to_five_layers_and_48_experts,
+                      full_size_is_the_release_to_the_byte, release_is_the_release_to_the_byte_with_its_images,
+                      a_sparse_checkpoint_stores_what_it_says,
+                      small_tensors_of_a_sparse_checkpoint_are_those_of_the_full_one,
+                      a_file_system_without_holes_is_refused, like_release_defaults_to_five_layers_and_48_experts,
                       values_have_the_spreads_that_keep_the_model_healthy, neighbouring_rows_and_tensors_are_unrelated,
                       config_says_what_was_written, every_token_of_the_rank_file_is_reached_by_merging,
                       options_out_of_range_are_refused_by_name, foreign_files_are_never_touched,
