@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "drivers/command_line.hpp"
 #include "drivers/exit_code.hpp"
 #include "drivers/inspect/census.hpp"
 #include "drivers/inspect/dump.hpp"
@@ -152,13 +153,7 @@ int run(int argc, char** argv) {
     Arguments args;
     CLI::App app("Shows what a Kimi K3 checkpoint holds.", "k3-inspect");
     declare(app, args);
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::Success& success) {
-        return app.exit(success);
-    } catch (const CLI::ParseError& error) {
-        throw Error(Code::usage, error.what(), "see k3-inspect --help");
-    }
+    if (!k3::drivers::parse_command_line(app, argc, argv)) return k3::drivers::kSuccess;
     const auto given = [&](const char* option) { return app.count(option) != 0; };
     if (given("--dump")) {
         inspect::dump(open_index(args), args.model, args.dump, parse_rows(args.rows), args.out);

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "drivers/command_line.hpp"
 #include "drivers/kernel_table/cpu.hpp"
 #include "drivers/sizes.hpp"
 #include "k3/core/error.hpp"
@@ -110,14 +111,7 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
     detail::Words words;
     CLI::App app("Measures the kernels of k3 on this machine, or compares their digests.", "k3-bench");
     detail::declare(app, words, options);
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::Success& success) {
-        app.exit(success);
-        return std::nullopt;
-    } catch (const CLI::ParseError& error) {
-        throw Error(Code::usage, error.what(), "see k3-bench --help");
-    }
+    if (!drivers::parse_command_line(app, argc, argv)) return std::nullopt;
     detail::check_path("--expect", app, words.expect);
     detail::check_path("--write", app, words.write);
     detail::check_path("--chart", app, words.chart);

@@ -75,6 +75,7 @@ class Engine {
         std::size_t tokens = 0;
         engine::ArchName arch = engine::ArchName::scalar;
         unsigned threads = 1;
+        const ArchTable* table = nullptr;  // other layers than the arch's: tests make an engine with a mistake this way
     };
 
     explicit Engine(const Options& o)
@@ -82,7 +83,7 @@ class Engine {
           config_(model::read_config(o.config_path)),
           index_(checkpoint::ShardIndex::open(o.model_dir, o.threads)),
           bound_(config_, index_, o.layers == 0 ? config_.shape.layers : o.layers),
-          table_(arch_table(o.arch)),
+          table_(o.table != nullptr ? *o.table : arch_table(o.arch)),
           forward_(engine::make_forward(o.arch, bound_.view())),
           source_(index_),
           experts_(index_, c().latent, c().expert_width,

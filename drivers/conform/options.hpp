@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "drivers/command_line.hpp"
 #include "drivers/sizes.hpp"
 #include "k3/engine/arches.hpp"
 #include "k3/io/cpu_limits.hpp"
@@ -63,14 +64,7 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
         "Exit codes: 0 all within budget; 1 a stage failed, dumps differ, or a damaged checkpoint; 2 usage, config or\n"
         "memory; 3 the result could not be written.\n"
         "Example: k3-conform tests/demo/model");
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::Success& success) {
-        app.exit(success);
-        return std::nullopt;
-    } catch (const CLI::ParseError& error) {
-        throw Error(Code::usage, error.what(), "see k3-conform --help");
-    }
+    if (!drivers::parse_command_line(app, argc, argv)) return std::nullopt;
     o.pass = !no_pass;
     if (logits->count() != 0) {
         if (!o.model_dir.empty())

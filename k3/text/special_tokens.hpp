@@ -92,7 +92,9 @@ class SpecialTokens {
 namespace detail {
 
 [[noreturn]] inline void refuse_config(const std::string& path, const std::string& what) {
-    throw Error(Code::tokenizer, what, "use the tokenizer_config.json of this checkpoint", {.path = path});
+    // `what` quotes names and keys of the file, and JSON strings may hold line breaks.
+    throw Error(Code::tokenizer, io::one_line(what), "use the tokenizer_config.json of this checkpoint",
+                {.path = path});
 }
 
 }  // namespace detail
