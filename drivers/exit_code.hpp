@@ -39,7 +39,7 @@ constexpr int exit_code(Code code) noexcept {
 }
 
 /// Runs `body` (which returns an exit code) and turns what escapes it into one line "NAME: ..." on stderr and a code.
-/// CLI11's own exceptions are handled by the driver, which knows its App.
+/// CLI11's own exceptions do not come here: see command_line.hpp.
 template <class Body>
 int guarded_main(const char* name, Body&& body) noexcept {
     try {

@@ -2,6 +2,7 @@
 // them. Whatever can be refused is refused before the weights are read: options, config, prompt, outputs, shards,
 // memory.
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "drivers/exit_code.hpp"
+#include "drivers/run/disk_probe.hpp"
 #include "drivers/run/generate.hpp"
 #include "drivers/run/interrupt.hpp"
 #include "drivers/run/options.hpp"
@@ -27,6 +29,7 @@
 #include "k3/engine/session.hpp"
 #include "k3/io/memory_limits.hpp"
 #include "k3/model/config_reader.hpp"
+#include "k3/stream/trace_writer.hpp"
 
 namespace {
 
@@ -57,6 +60,16 @@ std::vector<std::int64_t> end_ids(const run::Options& options, const k3::model::
     std::vector<std::int64_t> ids = config.end_ids;
     ids.insert(ids.end(), tokenizer->end_ids().begin(), tokenizer->end_ids().end());
     return ids;
+}
+
+/// Before the run: after hours is late to find that it cannot be written.
+void make_trace_dir(const std::string& path) {
+    std::error_code failed;
+    std::filesystem::create_directories(path, failed);
+    if (failed || ::access(path.c_str(), W_OK) != 0) {
+        throw Error(Code::usage, "--dump-cache-trace: the folder cannot be made or written",
+                    "name a folder that can be written", {.path = path});
+    }
 }
 
 /// One line, the run's last on stderr, for an end that is not the asked one; its exit code.
@@ -103,21 +116,32 @@ int run_model(const run::Options& options) {
         };
     }
 
-    auto session = k3::engine::Session::open({.model_dir = options.model_dir,
-                                              .config_path = options.config_path,
-                                              .layers = options.layers,
-                                              .arch = options.arch,
-                                              .threads = options.threads,
-                                              .prefill_chunk = options.prefill_chunk});
+    if (!options.trace_dir.empty()) make_trace_dir(options.trace_dir);
+    auto session =
+        k3::engine::Session::open({.model_dir = options.model_dir,
+                                   .config_path = options.config_path,
+                                   .trunk_dir = options.trunk_dir,
+                                   .layers = options.layers,
+                                   .arch = options.arch,
+                                   .threads = options.threads,
+                                   .prefill_chunk = options.prefill_chunk,
+                                   .memory = options.memory,
+                                   .reader = options.reader,
+                                   .policy = options.cache_policy,
+                                   .pages = options.hugepages ? k3::core::Pages::huge : k3::core::Pages::ordinary,
+                                   .read_ahead = options.prefetch,
+                                   .look_ahead = options.look_ahead,
+                                   .trace = !options.trace_dir.empty()});
     const k3::engine::Plan plan = session.plan(positions);
     request.chunk = plan.prefill_chunk;
     run::Report report(options.quiet);
     // A plan that does not fit is refused by load(), in one line and without this header.
-    if (plan.total() <= plan.available && positions <= config.shape.max_positions) {
+    if (plan.fits() && positions <= config.shape.max_positions) {
         report.header(options, session, plan, request.prompt.size());
     }
-    session.load(positions, [&](std::uint64_t done, std::uint64_t total) { report.loading(done, total); });
+    session.load(plan, [&](std::uint64_t done, std::uint64_t total) { report.loading(done, total); });
     report.clear();
+    report.reading(session);
     run::catch_interrupts(options.quiet);  // not earlier: until here there is nothing to finish or to keep
 
     run::Stdout out;
@@ -130,7 +154,18 @@ int run_model(const run::Options& options) {
     }
     report.end_of_text(out.inside_line());
     const std::uint64_t peak_rss = k3::io::peak_rss_bytes();
+    // Only where the disk had a say: a second of probing after a short run would be all of it.
+    constexpr std::uint64_t kMuch = 4000000000;
+    if (!options.quiet && !outcome->interrupted && !outcome->failure &&
+        outcome->total.reader.bytes - outcome->loaded.reader.bytes > kMuch) {
+        outcome->disk_ceiling = run::probe_disk(session.index(), 1.0);
+    }
     report.totals(*outcome, request.prompt.size(), peak_rss);
+    if (const auto* trace = session.trace()) {
+        k3::stream::write_trace(
+            *trace, {.slots = plan.expert_slots, .policy = options.cache_policy, .counters = outcome->total.experts},
+            options.trace_dir);
+    }
     // The result is written first, so that the line about how it ended tells the truth about it.
     const int code = outcome->failure       ? drivers::exit_code(outcome->failure->code())
                      : out.failed()         ? drivers::kNotWritten

@@ -44,7 +44,11 @@ int run(int argc, char** argv) {
     }
     engine::Session session = engine::Session::open(options);
     const engine::Plan plan = session.plan(prompt + gen);
-    session.load(prompt + gen);
+    if (plan.streamed_bytes != 0 || plan.expert_slots < plan.all_experts) {
+        std::fputs("decode_bench: the model does not fit: take fewer layers or bench/streaming\n", stderr);
+        return 1;
+    }
+    session.load(plan);
 
     const model::Config& c = session.config().shape;
     std::vector<std::int32_t> ids;  // spread over the vocabulary, so that tokens route differently
@@ -67,17 +71,15 @@ int run(int argc, char** argv) {
 
     // What one token must read: the whole trunk and the chosen experts.
     const std::size_t moe_layers = session.layers() - std::min(session.layers(), c.first_dense);
-    const double experts = moe_layers == 0
-                               ? 0.0
-                               : static_cast<double>(plan.experts) * static_cast<double>(c.experts_per_token) /
-                                     static_cast<double>(c.experts);
-    const double bytes = static_cast<double>(plan.weights) + experts;
+    const double experts = static_cast<double>(moe_layers * c.experts_per_token * session.experts().expert_bytes());
+    const double bytes = static_cast<double>(plan.trunk_bytes) + experts;
     core::Buffer probe(std::size_t{2} << 30);
     for (std::size_t i = 0; i < probe.size(); i += 4096) probe.data()[i] = std::byte{1};
     const double limit = bench::read_bandwidth(probe.data(), probe.size(), options.threads);
     std::printf("arch %s  threads %u  layers %zu  weights %.2f GB  experts %.2f GB  digest %016llx\n",
-                engine::name(options.arch), options.threads, session.layers(), static_cast<double>(plan.weights) / 1e9,
-                static_cast<double>(plan.experts) / 1e9, static_cast<unsigned long long>(digest.value()));
+                engine::name(options.arch), options.threads, session.layers(),
+                static_cast<double>(plan.trunk_bytes) / 1e9, static_cast<double>(session.experts().all_bytes()) / 1e9,
+                static_cast<unsigned long long>(digest.value()));
     std::printf("prefill  %zu tokens  %.3f s  %.4f s/token\n", prompt, prefill, prefill / static_cast<double>(prompt));
     std::printf("decode   %zu tokens  median %.4f s/token  min %.4f  max %.4f\n", gen, decode, steps.front(),
                 steps.back());

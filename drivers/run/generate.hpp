@@ -28,7 +28,9 @@ namespace k3::run {
 struct Step {
     std::int32_t token;
     double seconds;
-    std::uint64_t bytes_read;
+    std::uint64_t bytes_read;  // of weights that were used
+    double wait_seconds;       // of `seconds`, standing still for the disk
+    stream::CacheCounters experts;
 };
 
 /// Told what happens while it happens, on the calling thread.
@@ -51,8 +53,10 @@ struct Request {
 struct Outcome {
     Ids ids{};                  // generated, the end id included; all of them sound
     std::vector<Step> steps{};  // one for each id
+    double disk_ceiling = 0;    // bytes a second of the probe after the run; 0: not measured
     std::size_t steps_fed = 0;  // forward passes that were completed
     double prefill_seconds = 0, decode_seconds = 0;
+    engine::Traffic loaded{}, prefill{}, total{};   // after load(), after the first step, at the end
     std::uint64_t digest = core::Digest{}.value();  // of the logits each id was chosen from
     std::string text{};                             // as written to stdout, if there is a tokenizer
     std::int32_t stopped_at = -1;                   // the end id, -1 if none
@@ -100,13 +104,15 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
                         Watcher& watcher) {
     using Clock = std::chrono::steady_clock;
     Outcome outcome;
+    outcome.loaded = outcome.total = session.traffic();
     Ids all = request.prompt;
     core::Digest digest;
     TokenWriter writer(tokenizer, out);
     try {
         for (std::size_t step = 0; step < std::max<std::size_t>(1, request.gen); ++step) {
             const Clock::time_point start = Clock::now();
-            const std::uint64_t read_before = session.embedding_bytes_read();
+            const engine::Traffic before = outcome.total;
+            const bool more = step + 1 < request.gen;
             const engine::FeedProgress progress =
                 [&](std::size_t done, std::size_t tokens, std::size_t layer, std::size_t layers) {
                 watcher.feeding(step, done, tokens, request.chunk, layer, layers);
@@ -114,11 +120,14 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
             };
             const bool again = request.decoding == Decoding::recompute;
             const std::span<const float> logits =
-                again ? session.recompute(all, progress)
-                      : session.feed(step == 0 ? std::span<const std::int32_t>(all) : std::span(all).last(1), progress);
+                again ? session.recompute(all, progress, more)
+                      : session.feed(step == 0 ? std::span<const std::int32_t>(all) : std::span(all).last(1), progress,
+                                     more);
             const std::chrono::duration<double> spent = Clock::now() - start;
             (step == 0 ? outcome.prefill_seconds : outcome.decode_seconds) += spent.count();
             ++outcome.steps_fed;
+            outcome.total = session.traffic();
+            if (step == 0) outcome.prefill = outcome.total;
             if (step == 0 && request.first_logits) request.first_logits(logits);
             if (request.gen == 0) break;
 
@@ -126,7 +135,9 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
             digest.add(logits.data(), logits.size());
             all.push_back(id);
             outcome.ids.push_back(id);
-            outcome.steps.push_back({id, spent.count(), session.embedding_bytes_read() - read_before});
+            outcome.steps.push_back({id, spent.count(), outcome.total.bytes() - before.bytes(),
+                                     outcome.total.wait_seconds() - before.wait_seconds(),
+                                     outcome.total.experts - before.experts});
             watcher.step_done(step, outcome.steps.back());
             if (std::find(request.end_ids.begin(), request.end_ids.end(), id) != request.end_ids.end()) {
                 outcome.stopped_at = id;
@@ -148,6 +159,7 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
         else
             throw;  // nothing to keep
     }
+    outcome.total = session.traffic();
     writer.finish();
     outcome.text = writer.text();
     outcome.digest = digest.value();

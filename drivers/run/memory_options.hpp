@@ -1,7 +1,6 @@
 #ifndef K3_DRIVERS_RUN_MEMORY_OPTIONS_HPP
 #define K3_DRIVERS_RUN_MEMORY_OPTIONS_HPP
-// The options that set how memory is divided: their values are read and checked, contradictions are refused. They take
-// effect when streaming lands; until then k3 holds everything in memory and says so.
+// The options that set how memory is divided: their values are read and checked, contradictions are refused.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -12,6 +11,7 @@
 
 #include "drivers/sizes.hpp"
 #include "k3/core/error.hpp"
+#include "k3/stream/plan.hpp"
 
 namespace k3::run {
 
@@ -38,11 +38,7 @@ struct MemoryWords {
     bool preset_after_trunk = false, preset_after_cache = false;
 };
 
-struct MemoryRequest {
-    std::string preset = "auto";
-    std::optional<std::uint64_t> ceiling{}, trunk{}, cache{};  // bytes; empty: the planner's choice
-    std::optional<std::uint64_t> ring{};                       // slots
-};
+using stream::MemoryRequest;
 
 namespace detail {
 inline const Preset& find_preset(const std::string& name) {
@@ -63,7 +59,6 @@ inline MemoryRequest memory_request(const MemoryWords& words) {
     MemoryRequest request;
     if (words.preset) {
         const Preset& preset = detail::find_preset(*words.preset);
-        request.preset = preset.name;
         if (preset.trunk_gb > 0) {
             request.trunk = detail::gigabytes(preset.trunk_gb);
             request.cache = detail::gigabytes(preset.cache_gb);
@@ -105,7 +100,9 @@ inline void print_presets() {
             std::printf("%-12s %10s %10s   %s\n", preset.name, "-", "-", preset.help);
         }
     }
-    std::printf("Presets have no effect yet: until streaming lands, all weights are held in memory.\n");
+    std::printf(
+        "What stays of the trunk, and the cache of experts; state and scratch come on top. --memory SIZE needs "
+        "neither.\n");
 }
 
 }  // namespace k3::run

@@ -14,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "drivers/command_line.hpp"
 #include "drivers/run/memory_options.hpp"
 #include "drivers/sizes.hpp"
 #include "k3/core/error.hpp"
@@ -40,7 +41,11 @@ struct Options {
     unsigned threads = 1;
     std::string out_path = "k3_run.json", logits_path{};
     MemoryRequest memory{};
-    std::vector<std::string> without_effect{};  // options that were given and checked, and do nothing yet
+    std::string trunk_dir{}, trace_dir{};
+    stream::Policy cache_policy = stream::Policy::lfru;
+    io::ReaderKind reader = io::ReaderKind::automatic;
+    std::optional<std::size_t> look_ahead{};
+    bool hugepages = true, prefetch = true;
 };
 
 /// Parses argv. Empty: --help or --version was asked for and printed. Errors: Code::usage, Code::plan.
@@ -71,6 +76,9 @@ enum Word : std::size_t {
     kPreset,
     kMemory,
     kTrunkRing,
+    kCachePolicy,
+    kReader,
+    kLookAhead,
     kWords
 };
 
@@ -89,23 +97,26 @@ inline constexpr WordOption kWordOptions[kWords] = {
     {"--layers", "N", "Model", "run the first N layers only [all]"},
     {"--out", "FILE", "Results", "the run as JSON [k3_run.json]"},
     {"--dump-logits", "PATH", "Results", "the first step's logits as raw float32"},
-    {"--dump-cache-trace", "DIR", "Results", "which experts were used (no effect yet)"},
+    {"--dump-cache-trace", "DIR", "Results", "which experts were used, for k3-trace"},
     {"--threads", "N", "Machine", "threads [physical cores this process may use]; changes no bit"},
     {"--arch", "NAME", "Machine", "instruction set, see --list-arches [the widest]; changes no bit"},
     {"--prefill-chunk", "N", "Machine", "tokens of the prompt in one pass [what fits, up to 512]; changes no bit"},
-    {"--trunk", "DIR", "Memory (no effect yet)", "packed trunk of k3-pack"},
-    {"--trunk-gb", "X", "Memory (no effect yet)", "GB of trunk to keep in memory, or auto"},
-    {"--cache-gb", "X", "Memory (no effect yet)", "GB of experts to keep in memory, or auto"},
-    {"--preset", "NAME", "Memory (no effect yet)", "see --list-presets [auto]"},
-    {"--memory", "SIZE", "Memory (no effect yet)", "ceiling for everything: 8G is 8*10^9 bytes, 8GiB 8*2^30"},
-    {"--trunk-ring", "N", "Memory (no effect yet)", "slots of the trunk's ring"},
+    {"--trunk", "DIR", "Memory", "packed trunk of k3-pack"},
+    {"--trunk-gb", "X", "Memory", "GB of trunk to keep in memory, or auto"},
+    {"--cache-gb", "X", "Memory", "GB of experts to keep in memory, or auto"},
+    {"--preset", "NAME", "Memory", "see --list-presets [auto]"},
+    {"--memory", "SIZE", "Memory", "ceiling for everything: 8G is 8*10^9 bytes, 8GiB 8*2^30"},
+    {"--trunk-ring", "N", "Memory", "panels in the ring that the streamed trunk passes through [what fits, to 400 MB]"},
+    {"--cache-policy", "NAME", "Memory", "which expert gives way: lru, lfru, s3fifo [lfru]; changes no bit"},
+    {"--reader", "NAME", "Machine", "how the disk is read: uring, threads, buffered [uring where it works]"},
+    {"--lookahead", "N", "Memory", "experts of the next layer read on its router's guess; auto or off [auto]"},
 };
 
 struct CommandLine {
     CLI::App app{"Runs a Kimi K3 checkpoint on the CPU: reads a prompt and continues it, greedily.", "k3"};
     std::array<std::string, kWords> text{};
     std::array<CLI::Option*, kWords> option{};
-    CLI::Option *incremental, *recompute, *ignore_eos, *quiet, *presets, *arches;
+    CLI::Option *incremental, *recompute, *ignore_eos, *quiet, *presets, *arches, *no_hugepages, *no_prefetch;
 
     CommandLine() {
         app.set_version_flag("--version", std::string("k3 " K3_VERSION));
@@ -123,7 +134,10 @@ struct CommandLine {
             flag("--recompute", "feed the whole sequence again for every token: same tokens, slower", "Generation");
         ignore_eos = flag("--ignore-eos", "go on through end-of-message ids", "Generation");
         quiet = flag("--quiet", "only errors on stderr", "Results");
-        presets = flag("--list-presets", "print the memory presets", "Memory (no effect yet)");
+        no_hugepages = flag("--no-hugepages", "ordinary pages for weights; to compare", "Machine");
+        no_prefetch =
+            flag("--no-prefetch", "read a panel of the trunk when it is needed, not before; to compare", "Machine");
+        presets = flag("--list-presets", "print the memory presets", "Memory");
         arches = flag("--list-arches", "print what this CPU can run, narrowest first", "Machine");
         app.footer(
             "Text goes to stdout as it is generated (without tokenizer files: ids), everything else to stderr.\n"
@@ -172,6 +186,18 @@ inline std::string arch_names() {
     return names;
 }
 
+inline stream::Policy take_policy(const std::string& text) {
+    if (const auto policy = stream::parse_policy(text)) return *policy;
+    throw Error(Code::usage, "--cache-policy: " + in_quotes(text) + " is not a policy", "give lru, lfru or s3fifo");
+}
+
+inline io::ReaderKind take_reader(const std::string& text) {
+    if (text == "uring") return io::ReaderKind::uring;
+    if (text == "threads") return io::ReaderKind::threads;
+    if (text == "buffered") return io::ReaderKind::buffered;
+    throw Error(Code::usage, "--reader: " + in_quotes(text) + " is not a reader", "give uring, threads or buffered");
+}
+
 inline engine::ArchName take_arch(const CommandLine& line) {
     if (!line.given(kArch)) return engine::widest_arch();
     const std::string& text = line.text[kArch];
@@ -198,14 +224,7 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
         words.insert(words.begin(), std::move(word));
         if (empty_value) words.insert(words.begin(), "");
     }
-    try {
-        line.app.parse(words);
-    } catch (const CLI::Success& success) {
-        line.app.exit(success);
-        return std::nullopt;
-    } catch (const CLI::ParseError& error) {
-        throw Error(Code::usage, error.what(), "see k3 --help");
-    }
+    if (!drivers::parse_command_line(line.app, std::move(words))) return std::nullopt;
 
     Options options;
     if (line.presets->count() != 0 || line.arches->count() != 0) {
@@ -234,7 +253,7 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
     options.quiet = line.quiet->count() != 0;
     if (line.given(kOut)) options.out_path = line.text[kOut];
     options.logits_path = line.text[kDumpLogits];
-    for (const Word word : {kOut, kDumpLogits, kConfig, kTok}) {
+    for (const Word word : {kOut, kDumpLogits, kConfig, kTok, kTrunk, kDumpTrace}) {
         if (line.given(word) && (line.text[word].empty() || line.text[word] == "-")) {
             throw Error(
                 Code::usage,
@@ -250,9 +269,14 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
                                      .trunk_ring = line.word(kTrunkRing),
                                      .preset_after_trunk = preset > line.last(line.option[kTrunkGb]),
                                      .preset_after_cache = preset > line.last(line.option[kCacheGb])});
-    for (const Word word : {kTrunk, kTrunkGb, kCacheGb, kPreset, kMemory, kTrunkRing, kDumpTrace}) {
-        if (line.given(word)) options.without_effect.push_back(kWordOptions[word].name);
-    }
+    options.trunk_dir = line.text[kTrunk];
+    options.trace_dir = line.text[kDumpTrace];
+    if (line.given(kCachePolicy)) options.cache_policy = take_policy(line.text[kCachePolicy]);
+    if (line.given(kReader)) options.reader = take_reader(line.text[kReader]);
+    if (line.given(kLookAhead) && line.text[kLookAhead] != "auto")
+        options.look_ahead = line.text[kLookAhead] == "off" ? 0 : count(kLookAhead, 0, 0, 64);
+    options.hugepages = line.no_hugepages->count() == 0;
+    options.prefetch = line.no_prefetch->count() == 0;
     return options;
 }
 

@@ -45,16 +45,37 @@ class Report final : public Watcher {
                            std::to_string(options.threads) + (options.threads == 1 ? " thread" : " threads") +
                            (options.decoding == Decoding::recompute ? ", recompute" : ", incremental") +
                            ", prefill chunk " + std::to_string(plan.prefill_chunk));
-        line("memory", show_bytes(plan.weights) + " weights + " + show_bytes(plan.experts) + " experts + " +
-                           show_bytes(plan.state) + " state + " + show_bytes(plan.workspace) + " scratch + " +
-                           show_bytes(plan.index) + " index = " + show_bytes(plan.total()) + " of " +
-                           show_bytes(plan.available) + " (" + plan.limited_by + ")");
+        line("memory", show_bytes(plan.pinned) + " trunk + " +
+                           (plan.ring == 0 ? "" : show_bytes(plan.ring) + " ring + ") + show_bytes(plan.experts) +
+                           " experts + " + show_bytes(plan.state) + " state + " + show_bytes(plan.workspace) +
+                           " scratch + " + show_bytes(plan.held) + " program and index + " + show_bytes(plan.reserve) +
+                           " reserve = " + show_bytes(plan.total()) + " of " + show_bytes(plan.ceiling) + " (" +
+                           (plan.asked_ceiling ? std::string("asked for") : plan.limited_by) + ")");
+        line("", plan.streamed_bytes == 0
+                     ? "all of the trunk stays (" + show_bytes(plan.trunk_bytes) + ")"
+                     : show_bytes(plan.trunk_bytes - plan.streamed_bytes) + " of the trunk stays, " +
+                           show_bytes(plan.streamed_bytes) + " is read for each token" +
+                           (session.files().packed() ? ", from the packed trunk" : ""));
+        line("", std::to_string(plan.expert_slots) + " of " + std::to_string(plan.all_experts) +
+                     " experts at a time, " + std::string(stream::name(options.cache_policy)) +
+                     "; a token uses up to " +
+                     std::to_string(shape.experts_per_token *
+                                    (session.layers() - std::min(session.layers(), shape.first_dense))));
         line("prompt", std::to_string(prompt) + (prompt == 1 ? " token" : " tokens") + ", then up to " +
                            std::to_string(options.gen));
-        if (options.without_effect.empty()) return;
-        std::string names;
-        for (const std::string& name : options.without_effect) names += (names.empty() ? "" : ", ") + name;
-        line("note", names + ": no effect yet, all weights are held in memory");
+    }
+
+    /// How the disk is read, once it is known.
+    void reading(const engine::Session& session) {
+        if (quiet_) return;
+        static constexpr const char* kNames[] = {"automatic", "io_uring", "threads", "threads"};
+        const io::Reader& reader = session.reader();
+        std::string text = kNames[static_cast<std::size_t>(reader.kind())];
+        text += ", up to " + std::to_string(reader.depth()) + " at a time";
+        const std::string buffered = session.files().why_buffered();
+        text += buffered.empty() ? ", past the page cache" : ", through the page cache: " + buffered;
+        if (reader.kind() == io::ReaderKind::threads && !reader.why().empty()) text += "; io_uring: " + reader.why();
+        std::fprintf(stderr, "%-9s%s\n", "disk", text.c_str());
     }
 
     void loading(std::uint64_t done, std::uint64_t total) {
@@ -76,8 +97,15 @@ class Report final : public Watcher {
     void step_done(std::size_t number, const Step& step) override {
         clear();
         if (quiet_ || shared_) return;
-        if (number == 0) std::fprintf(stderr, "%6s %8s %10s %10s\n", "STEP", "TOKEN", "SECONDS", "TOK/S");
-        std::fprintf(stderr, "%6zu %8d %10.4f %10.2f\n", number, step.token, step.seconds,
+        if (number == 0)
+            std::fprintf(stderr, "%6s %8s %10s %9s %9s %9s %8s\n", "STEP", "TOKEN", "SECONDS", "CACHE HIT", "READ GB",
+                         "WAIT S", "TOK/S");
+        const auto& e = step.experts;
+        const double hits = e.requests == 0 ? 100.0
+                                            : 100.0 * static_cast<double>(e.resident_hits + e.lookahead_hits) /
+                                                  static_cast<double>(e.requests);
+        std::fprintf(stderr, "%6zu %8d %10.4f %8.1f%% %9.3f %9.4f %8.2f\n", number, step.token, step.seconds, hits,
+                     static_cast<double>(step.bytes_read) / 1e9, step.wait_seconds,
                      step.seconds > 0 ? 1 / step.seconds : 0.0);
     }
 
@@ -102,9 +130,51 @@ class Report final : public Watcher {
         const std::size_t tokens = outcome.ids.size();
         std::fprintf(stderr, "%zu tokens in %.3f s, %.4f s/token average\n", tokens, seconds,
                      tokens == 0 ? 0.0 : seconds / static_cast<double>(tokens));
+        traffic(outcome);
         if (outcome.stopped_at >= 0) std::fprintf(stderr, "%-9send id %d\n", "stop", outcome.stopped_at);
         std::fprintf(stderr, "PEAK RSS for the whole run: %.3f GB\n", static_cast<double>(peak_rss) / 1e9);
         std::fprintf(stderr, "logits digest %s\n", hex(outcome.digest).c_str());
+    }
+
+    /// What was read, and what it cost.
+    void traffic(const Outcome& outcome) {
+        const engine::Traffic& t = outcome.total;
+        const auto count = [](std::uint64_t n) { return std::to_string(n); };
+        const std::uint64_t streamed = t.trunk.streamed_bytes;
+        std::fprintf(stderr, "%-9s%s kept, %s streamed in %s panels (lm_head %s)%s\n", "trunk",
+                     show_bytes(t.trunk.pinned_bytes).c_str(), show_bytes(streamed).c_str(),
+                     count(t.trunk.panels).c_str(), show_bytes(t.trunk.lm_head_bytes).c_str(),
+                     t.trunk.dropped_bytes == 0
+                         ? ""
+                         : (", " + show_bytes(t.trunk.dropped_bytes) + " read ahead in vain").c_str());
+        const auto& e = t.experts;
+        if (e.requests > 0) {
+            std::fprintf(stderr,
+                         "%-9s%s requests = %s resident hits (%.1f%%) + %s prefetched + %s look-ahead + %s misses; %s "
+                         "evictions; %s read\n",
+                         "experts", count(e.requests).c_str(), count(e.resident_hits).c_str(),
+                         100.0 * static_cast<double>(e.resident_hits) / static_cast<double>(e.requests),
+                         count(e.prefetched_hits).c_str(), count(e.lookahead_hits).c_str(), count(e.misses).c_str(),
+                         count(e.evictions).c_str(), show_bytes(t.expert_bytes.bytes).c_str());
+        }
+        const double wall = outcome.prefill_seconds + outcome.decode_seconds;
+        const double busy = t.reader.busy_seconds - outcome.loaded.reader.busy_seconds;
+        const auto moved = static_cast<double>(t.reader.bytes - outcome.loaded.reader.bytes);
+        if (busy <= 0 || wall <= 0) return;
+        const double rate = moved / busy;
+        std::string share;
+        if (outcome.disk_ceiling > 0) {
+            char text[80];
+            std::snprintf(text, sizeof text, " = %.2f of the %.2f GB/s this disk gives", rate / outcome.disk_ceiling,
+                          outcome.disk_ceiling / 1e9);
+            share = text;
+        }
+        std::fprintf(stderr,
+                     "%-9s%.2f GB/s while reading%s; reading %.0f%% of the time, %.1f at a time, starved %.3f s\n",
+                     "disk", rate / 1e9, share.c_str(), 100 * std::min(1.0, busy / wall), t.reader.mean_depth,
+                     t.reader.starved_seconds);
+        std::fprintf(stderr, "%-9s%.3f s for the trunk and %.3f s for experts, %.0f%% of the time\n", "waited",
+                     t.trunk.wait_seconds, t.expert_bytes.wait_seconds, 100 * std::min(1.0, t.wait_seconds() / wall));
     }
 
     void clear() {

@@ -57,10 +57,39 @@ inline OrderedJson config_json(const model::Config& c) {
 }
 
 inline OrderedJson plan_json(const engine::Plan& p) {
-    return {{"weights_bytes", p.weights},      {"experts_bytes", p.experts}, {"state_bytes", p.state},
-            {"workspace_bytes", p.workspace},  {"index_bytes", p.index},     {"total_bytes", p.total()},
-            {"available_bytes", p.available},  {"limited_by", p.limited_by}, {"positions", p.positions},
+    return {{"held_bytes", p.held},
+            {"reserve_bytes", p.reserve},
+            {"state_bytes", p.state},
+            {"workspace_bytes", p.workspace},
+            {"trunk_pinned_bytes", p.pinned},
+            {"trunk_ring_bytes", p.ring},
+            {"trunk_bytes", p.trunk_bytes},
+            {"trunk_streamed_bytes_per_token", p.streamed_bytes},
+            {"experts_bytes", p.experts},
+            {"expert_slots", p.expert_slots},
+            {"experts", p.all_experts},
+            {"total_bytes", p.total()},
+            {"ceiling_bytes", p.ceiling},
+            {"available_bytes", p.available},
+            {"limited_by", p.limited_by},
+            {"positions", p.positions},
             {"prefill_chunk", p.prefill_chunk}};
+}
+
+inline OrderedJson experts_json(const stream::CacheCounters& c) {
+    OrderedJson json;
+    stream::CacheCounters::for_each([&](const char* name, auto member) { json[name] = c.*member; });
+    return json;
+}
+
+constexpr const char* reader_name(io::ReaderKind kind) noexcept {
+    switch (kind) {
+        case io::ReaderKind::uring: return "uring";
+        case io::ReaderKind::threads: return "threads";
+        case io::ReaderKind::buffered: return "buffered";
+        case io::ReaderKind::automatic: break;
+    }
+    return "automatic";
 }
 
 }  // namespace detail
@@ -69,16 +98,17 @@ inline std::string result_json(const RunFacts& run) {
     using Json = detail::OrderedJson;
     const Outcome& o = run.outcome;
     const double seconds = o.prefill_seconds + o.decode_seconds;
-    const std::uint64_t embedding = run.session.embedding_bytes_read();
-    const std::uint64_t read = run.plan.weights + run.plan.experts + embedding;
+    const engine::Traffic& t = o.total;
     Json steps = Json::array();
     for (const Step& step : o.steps) {
         steps.push_back({{"token", step.token},
                          {"seconds", step.seconds},
                          {"bytes_read", step.bytes_read},
-                         {"cache_hits", 0},
-                         {"resident_hits", 0},
-                         {"evictions", 0}});
+                         {"wait_seconds", step.wait_seconds},
+                         {"cache_hits", step.experts.requests - step.experts.misses},
+                         {"resident_hits", step.experts.resident_hits},
+                         {"misses", step.experts.misses},
+                         {"evictions", step.experts.evictions}});
     }
     Ids full = run.prompt;
     full.insert(full.end(), o.ids.begin(), o.ids.end());
@@ -101,9 +131,22 @@ inline std::string result_json(const RunFacts& run) {
     json["totals"] = {{"seconds", seconds},
                       {"prefill_seconds", o.prefill_seconds},
                       {"decode_seconds", o.decode_seconds},
-                      {"bytes_read", read},
-                      {"io_seconds", 0.0},
+                      {"bytes_read", t.bytes()},
+                      {"io_seconds", t.reader.busy_seconds},
+                      {"wait_seconds", t.wait_seconds()},
                       {"peak_rss_bytes", run.peak_rss}};
+    json["experts"] = detail::experts_json(t.experts);
+    json["reader"] = {{"kind", detail::reader_name(run.session.reader().kind())},
+                      {"direct", run.session.files().why_buffered().empty()},
+                      {"bytes", t.reader.bytes},
+                      {"pieces", t.reader.pieces},
+                      {"busy_seconds", t.reader.busy_seconds},
+                      {"mean_depth", t.reader.mean_depth},
+                      {"starved_seconds", t.reader.starved_seconds},
+                      {"retries", t.reader.retries},
+                      {"loading_bytes", o.loaded.reader.bytes},
+                      {"loading_busy_seconds", o.loaded.reader.busy_seconds},
+                      {"disk_ceiling_bytes_per_second", o.disk_ceiling}};
     json["exit_code"] = run.exit_code;
     json["error"] = o.failure ? Json(o.failure->what()) : Json(nullptr);
 
@@ -111,14 +154,14 @@ inline std::string result_json(const RunFacts& run) {
     json["layers"] = run.session.config().shape.layers;
     json["layers_requested"] = run.options.layers == 0 ? layers : run.options.layers;
     json["layers_completed"] = o.steps_fed > 0 ? layers : 0;
-    json["expert_drops"] = o.failure && o.failure->code() == Code::expert ? 1 : 0;
+    json["expert_drops"] = t.experts.drops;
     json["peak_rss_bytes"] = run.peak_rss;
     json["wall_seconds"] = seconds;
     json["seconds_per_token"] = o.ids.empty() ? 0.0 : seconds / static_cast<double>(o.ids.size());
-    json["expert_bytes_read"] = run.plan.experts;
-    json["trunk_bytes_read"] = run.plan.weights;  // lm_head included
-    json["embedding_bytes_read"] = embedding;
-    json["lm_head_bytes_read"] = 0;
+    json["expert_bytes_read"] = t.expert_bytes.bytes;
+    json["trunk_bytes_read"] = t.trunk.pinned_bytes + t.trunk.streamed_bytes;  // lm_head included
+    json["embedding_bytes_read"] = t.embedding_bytes;
+    json["lm_head_bytes_read"] = t.trunk.lm_head_bytes;  // streamed
     json["ultra_low_memory"] = false;
     json["stopped_at"] = o.stopped_at;
     json["interrupted"] = o.interrupted;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -15,31 +16,49 @@
 
 #include "k3/checkpoint/shard_index.hpp"
 #include "k3/engine/arches.hpp"
-#include "k3/engine/embedding_rows.hpp"
+#include "k3/engine/plan_refusal.hpp"
 #include "k3/io/memory_limits.hpp"
 #include "k3/model/bound_model.hpp"
 #include "k3/model/state.hpp"
-#include "k3/stream/resident_experts.hpp"
+#include "k3/stream/embedding_rows.hpp"
+#include "k3/stream/expert_cache.hpp"
+#include "k3/stream/plan.hpp"
+#include "k3/stream/stream_files.hpp"
+#include "k3/stream/trunk.hpp"
 
 namespace k3::engine {
 
 struct Options {
     std::string model_dir{};
     std::string config_path{};  // empty: config.json in model_dir
+    std::string trunk_dir{};    // a packed trunk; empty: the trunk is read from the shards
     std::size_t layers = 0;     // 0: all of them
     ArchName arch = ArchName::scalar;
     unsigned threads = 1;
-    std::size_t prefill_chunk = 0;                     // 0: up to 512, as memory allows
+    std::size_t prefill_chunk = 0;  // 0: up to 512, as memory allows
+    stream::MemoryRequest memory{};
+    io::ReaderKind reader = io::ReaderKind::automatic;
+    stream::Policy policy = stream::Policy::lfru;
+    core::Pages pages = core::Pages::huge;
+    bool read_ahead = true;
+    std::optional<std::size_t> look_ahead{};  // experts predicted for the next layer, 0: none; empty: automatic
+    bool trace = false;                       // record which experts are asked for
     std::size_t least_work = core::Exec{}.least_work;  // see core::Exec; tests set 0 to split everything
 };
 
-/// What a run will hold, in bytes, before it holds it.
-struct Plan {
-    std::uint64_t weights = 0, experts = 0, state = 0, workspace = 0, index = 0;
-    std::uint64_t available = 0;
-    std::string limited_by{};
-    std::size_t positions = 0, prefill_chunk = 0;
-    std::uint64_t total() const noexcept { return weights + experts + state + workspace + index; }
+using Plan = stream::Plan;
+
+/// What was read and what stood still for it, since load().
+struct Traffic {
+    stream::TrunkCounters trunk{};
+    stream::CacheCounters experts{};
+    stream::ExpertTraffic expert_bytes{};
+    std::uint64_t embedding_bytes = 0;
+    io::ReaderStats reader{};
+    std::uint64_t bytes() const noexcept {
+        return trunk.pinned_bytes + trunk.streamed_bytes + expert_bytes.bytes + embedding_bytes;
+    }
+    double wait_seconds() const noexcept { return trunk.wait_seconds + expert_bytes.wait_seconds; }
 };
 
 /// progress(tokens done, tokens, layer done, layers), on the calling thread: false ends the feeding there, with
@@ -58,83 +77,100 @@ class Session {
     const checkpoint::ShardIndex& index() const noexcept { return parts_->index; }
     std::size_t layers() const noexcept { return parts_->bound.view().layer_count; }
     std::size_t position() const noexcept { return state_ ? state_->position() : 0; }
-    std::uint64_t embedding_bytes_read() const noexcept { return parts_->embedding.bytes_read(); }
 
-    /// What load(positions) will hold. The chunk is the first of 512, 256, 128, ... that fits, unless the options fix
-    /// it.
+    /// What load() would hold for sequences of up to `positions` tokens. Errors: Code::plan if a part that was asked
+    /// for is too small to run with.
     Plan plan(std::size_t positions) const {
-        Plan plan;
-        const io::MemoryLimit limit = io::memory_limit();
-        plan.available =
-            limit.bytes - limit.bytes / 32;  // head-room for what no plan sees: stacks, libraries, the heap
-        plan.limited_by = limit.source;
-        plan.weights = parts_->bound.matrix_bytes() + parts_->bound.vector_bytes();
-        plan.experts = parts_->experts.bytes();
-        plan.index = parts_->index.memory_bytes();
-        plan.positions = positions;
-        std::size_t chunk = options_.prefill_chunk != 0 ? options_.prefill_chunk : kLargestChunk;
-        for (chunk = std::min(chunk, std::max<std::size_t>(1, positions));; chunk = (chunk + 1) / 2) {
-            const model::StepBytes step = forward_->step_bytes(chunk, 1, positions);
-            plan.prefill_chunk = chunk;
-            plan.workspace = step.workspace + step.shared + options_.threads * step.local +
-                             parts_->config.shape.vocab * sizeof(float);
-            plan.state = model::State::bytes(parts_->bound.view(), positions, chunk);
-            if (plan.total() <= plan.available || chunk == 1 || options_.prefill_chunk != 0) return plan;
-        }
+        const Parts& p = *parts_;
+        return stream::make_plan({.walk = p.walk,
+                                  .experts = p.places.count(),
+                                  .least_slots = stream::least_slots(p.places.top_k(), p.places.count()),
+                                  .slot_bytes = p.places.slot_bytes(),
+                                  .keys = p.places.keys(),
+                                  .most_distinct = p.places.experts(),
+                                  .trace = options_.trace ? trace_bytes(positions) : 0,
+                                  .policy = options_.policy,
+                                  .held = loaded() ? held_ : io::rss_bytes(),
+                                  .limit = io::memory_limit(),
+                                  .positions = positions,
+                                  .fixed_chunk = options_.prefill_chunk,
+                                  .step_memory = [&](std::size_t chunk) { return step_memory(chunk, positions); }},
+                                 options_.memory);
     }
 
-    /// Loads all weights, for sequences of up to `positions` tokens. Errors: Code::plan (with what is needed, what
-    /// there is and what would fit), Code::read. May be called again for another number of positions: the sequence
-    /// starts over.
-    void load(std::size_t positions, const LoadProgress& progress = {}) {
-        const Plan plan = this->plan(positions);
-        if (positions > parts_->config.shape.max_positions)
+    /// Takes the memory of a plan and reads what stays in it. Errors: Code::plan (with what is needed, what there is
+    /// and what would fit), Code::read. May be called again, for another number of positions: the sequence starts over.
+    void load(std::size_t positions, const LoadProgress& progress = {}) { load(plan(positions), progress); }
+    void load(const Plan& plan, const LoadProgress& progress = {}) {
+        if (plan.positions > parts_->config.shape.max_positions)
             throw Error(Code::plan,
-                        std::to_string(positions) + " positions are more than the model's " +
+                        std::to_string(plan.positions) + " positions are more than the model's " +
                             std::to_string(parts_->config.shape.max_positions),
                         "shorten the prompt or ask for fewer tokens");
-        if (plan.total() > plan.available) refuse(plan);
+        if (!plan.fits()) refuse(plan);
         require_threads(options_.threads);
-        const model::StepBytes step = forward_->step_bytes(plan.prefill_chunk, 1, positions);
+        if (!loaded()) held_ = plan.held;
+        const model::StepBytes step = forward_->step_bytes(plan.prefill_chunk, 1, plan.positions);
         local_ = core::Buffer(options_.threads * step.local);
         shared_ = core::Buffer(step.shared);
         workspace_ = core::Buffer(step.workspace);
         exec_ = {options_.threads, local_.data(), step.local, shared_.data(), step.shared, options_.least_work};
         logits_.assign(parts_->config.shape.vocab, 0.0F);
         chunk_ = plan.prefill_chunk;
-        positions_ = positions;
-        const std::uint64_t trunk = parts_->bound.matrix_bytes(), total = trunk + parts_->experts.bytes();
-        const auto report = [&](std::uint64_t before) {
-            return [&progress, before, total](std::uint64_t done, std::uint64_t) {
-                if (progress) progress(before + done, total);
-            };
-        };
-        const unsigned readers = std::max(4U, options_.threads);
-        parts_->bound.load(readers, report(0));
-        parts_->experts.load(readers, report(trunk));
-        if (progress) progress(total, total);  // what was read is a little less: the arenas are padded
+        positions_ = plan.positions;
+        if (!loaded()) {
+            Parts& p = *parts_;
+            auto streaming = std::make_unique<Streaming>(p, options_, plan);
+            streaming->trunk.load(progress);  // may throw: then nothing is loaded, and it can be tried again
+            streaming_ = std::move(streaming);
+        }
         forward_ = make_forward(options_.arch, parts_->bound.view());  // the view now points at the weights
-        parts_->experts.use(forward_->expert_kernel());
+        streaming_->experts.use(forward_->expert_kernel());
         state_ = std::make_unique<model::State>(parts_->bound.view());
     }
+    bool loaded() const noexcept { return streaming_ != nullptr; }
+
+    Traffic traffic() const {
+        Traffic t;
+        t.embedding_bytes = parts_->embedding.bytes_read();
+        if (!loaded()) return t;
+        t.trunk = streaming_->trunk.counters();
+        t.experts = streaming_->experts.counters();
+        t.expert_bytes = streaming_->experts.traffic();
+        t.reader = streaming_->reader.stats();
+        return t;
+    }
+    const stream::ExpertPlaces& experts() const noexcept { return parts_->places; }
+    const stream::StreamFiles& files() const noexcept { return parts_->files; }
+    /// What was asked of the expert cache since load(), if Options::trace; else null.
+    const stream::Trace* trace() const noexcept { return loaded() ? streaming_->experts.trace() : nullptr; }
+    /// How the weights are read. After load().
+    const io::Reader& reader() const noexcept { return streaming_->reader; }
 
     /// Feeds ids after what the state holds; the logits of the last one, valid until the next call. If a chunk fails,
     /// the chunks before it stay (position() tells). Errors: Code::usage (an id out of range), plan (more positions
     /// than load() was given), numeric, expert, read.
-    std::span<const float> feed(std::span<const std::int32_t> ids, const FeedProgress& progress = {}) {
+    /// `more`: another feed is sure to follow, so weights are read ahead into it. Moves no bit.
+    std::span<const float> feed(std::span<const std::int32_t> ids, const FeedProgress& progress = {},
+                                bool more = false) {
         check_ids(ids);
         for (std::size_t done = 0; done < ids.size();) {
             const std::size_t count = std::min(chunk_, ids.size() - done);
-            step(ids.subspan(done, count), done + count == ids.size(), done, ids.size(), progress);
+            const bool last = done + count == ids.size();
+            streaming_->trunk.begin_step(last, more || !last);
+            streaming_->experts.begin_step(
+                ids.size() == 1 && position() > 0 ? stream::StepMode::decode : stream::StepMode::prefill, count);
+            step(ids.subspan(done, count), last, done, ids.size(), progress);
             done += count;
         }
         return logits_;
     }
 
     /// Forgets the state and feeds the whole sequence again.
-    std::span<const float> recompute(std::span<const std::int32_t> ids, const FeedProgress& progress = {}) {
+    std::span<const float> recompute(std::span<const std::int32_t> ids, const FeedProgress& progress = {},
+                                     bool more = false) {
         reset();
-        return feed(ids, progress);
+        return feed(ids, progress, more);
     }
 
     /// The greedy choice. Errors: Code::numeric naming the position and the step.
@@ -153,22 +189,74 @@ class Session {
     }
 
   private:
-    static constexpr std::size_t kLargestChunk = 512;
-
     /// What others point into: it stays where it is when the Session moves.
     struct Parts {
         explicit Parts(const Options& o)
             : config(model::read_config(o.config_path.empty() ? o.model_dir + "/config.json" : o.config_path)),
               index(checkpoint::ShardIndex::open(o.model_dir, std::max(1U, o.threads))),
               bound(config, index, o.layers == 0 ? config.shape.layers : o.layers),
-              experts(config, index, bound.view().layer_count),
+              files(index, o.reader == io::ReaderKind::buffered ? io::Access::buffered : io::Access::direct,
+                    o.trunk_dir),
+              walk(stream::make_walk(bound, files)),
+              places(config.shape, files, bound.view().layer_count),
               embedding(index, bound.embedding_info()) {}
         model::ModelConfig config;
         checkpoint::ShardIndex index;
         model::BoundModel bound;
-        stream::ResidentExperts experts;
-        EmbeddingRows embedding;
+        stream::StreamFiles files;
+        std::vector<stream::TrunkMatrix> walk;
+        stream::ExpertPlaces places;
+        stream::EmbeddingRows embedding;
     };
+
+    /// What load() makes.
+    struct Streaming {
+        Streaming(Parts& p, const Options& o, const Plan& plan)
+            : reader({.kind = o.reader}),
+              trunk(p.walk, weights_of(p.bound), p.embedding, reader,
+                    {.pinned = plan.pinned_matrices,
+                     .ring_bytes = plan.ring,
+                     .pages = o.pages,
+                     .read_ahead = o.read_ahead}),
+              experts(p.places, stream::situ_of(p.config.shape), reader,
+                      {.slots = plan.expert_slots,
+                       .look_ahead = look_ahead(p, o, plan),
+                       .policy = o.policy,
+                       .pages = o.pages,
+                       .most_tokens = plan.prefill_chunk,
+                       .trace = o.trace}) {
+            // Memory that is read into again and again. Registering pins it; a larger cache stays as it is.
+            constexpr std::size_t kMost = std::size_t{1} << 30;
+            for (const std::span<std::byte> memory : {trunk.ring(), experts.memory()})
+                if (!memory.empty() && memory.size() <= kMost) reader.register_memory(memory);
+        }
+        /// Automatic look-ahead only helps a disk that would idle: one that streams the trunk has enough to do.
+        static stream::LookAhead look_ahead(const Parts& p, const Options& o, const Plan& plan) {
+            if (o.look_ahead) return {.automatic = false, .count = *o.look_ahead};
+            const bool idle = plan.streamed_bytes == 0 && plan.expert_slots < p.places.count();
+            return {.automatic = true, .count = idle ? p.places.top_k() : 0};
+        }
+        static std::vector<layers::Weight*> weights_of(const model::BoundModel& bound) {
+            std::vector<layers::Weight*> weights;
+            for (const auto& matrix : bound.matrices()) weights.push_back(matrix.weight);
+            return weights;
+        }
+        io::Reader reader;
+        stream::Trunk trunk;
+        stream::ExpertCache experts;
+    };
+
+    /// A list that grows by doubling holds its contents up to three times while it moves.
+    std::uint64_t trace_bytes(std::size_t positions) const {
+        return std::uint64_t{3} * positions * layers() * parts_->places.top_k() * sizeof(std::uint32_t);
+    }
+    stream::StepMemory step_memory(std::size_t chunk, std::size_t positions) const {
+        const model::StepBytes step = forward_->step_bytes(chunk, 1, positions);
+        const auto on_pages = [](std::uint64_t bytes) { return stream::detail::on_pages(bytes); };
+        return {.state = model::State::bytes(parts_->bound.view(), positions, chunk),
+                .workspace = on_pages(step.workspace) + on_pages(step.shared) +
+                             on_pages(options_.threads * step.local) + parts_->config.shape.vocab * sizeof(float)};
+    }
 
     explicit Session(const Options& options)
         : options_(at_least_one_thread(options)),
@@ -197,18 +285,10 @@ class Session {
     }
 
     [[noreturn]] void refuse(const Plan& plan) const {
-        const std::uint64_t fixed = plan.weights + plan.experts + plan.index;
         std::size_t fits = 0;
         for (std::size_t step = plan.positions; step > 0; step /= 2)  // the largest number of positions that would fit
-            while (fits + step < plan.positions && this->plan(fits + step).total() <= plan.available) fits += step;
-        throw Error(Code::plan,
-                    std::to_string(plan.positions) + " positions need " + std::to_string(plan.total()) +
-                        " bytes (weights and index " + std::to_string(fixed) + ", state and scratch " +
-                        std::to_string(plan.state + plan.workspace) + "), there are " + std::to_string(plan.available) +
-                        " (" + plan.limited_by + ")",
-                    fits > 0 ? "at most " + std::to_string(fits) +
-                                   " positions fit: shorten the prompt or --gen, or use fewer --threads"
-                             : "use a machine with more memory or bind fewer layers with --layers");
+            while (fits + step < plan.positions && this->plan(fits + step).fits()) fits += step;
+        throw plan_refusal(plan, fits, options_.prefill_chunk);
     }
 
     void check_ids(std::span<const std::int32_t> ids) const {
@@ -233,7 +313,7 @@ class Session {
             const FeedProgress* progress;
             std::size_t done, total;
         } report{&progress, done, total};
-        model::Services services{&parts_->embedding, &parts_->experts, {}};
+        model::Services services{&streaming_->trunk, &streaming_->experts, {}};
         if (progress)
             services.progress = {[](void* user, std::size_t layer, std::size_t layers) noexcept {
                 const auto& r = *static_cast<const Report*>(user);
@@ -266,25 +346,26 @@ class Session {
             case core::FaultCode::interrupted:
                 throw Error(Code::interrupted, "stopped at " + at, "nothing of that step is kept: feed it again");
             case core::FaultCode::expert_failed:
-                throw Error(Code::expert, "expert " + std::to_string(fault.expert) + " could not be loaded at " + at,
-                            "check the disk; ids from this step on are unsound");
+                throw streaming_->experts.failure().value_or(
+                    Error(Code::expert, "expert " + std::to_string(fault.expert) + " could not be loaded at " + at,
+                          "check the disk; ids from this step on are unsound"));
             case core::FaultCode::weight_failed:
-                throw Error(Code::read,
-                            parts_->embedding.failure().empty() ? "a weight could not be read at " + at
-                                                                : parts_->embedding.failure(),
-                            "check the disk");
+                throw streaming_->trunk.failure().value_or(
+                    Error(Code::read, "a weight could not be read at " + at, "check the disk"));
             default: throw Error(Code::internal, "a step was refused at " + at, "please report this");
         }
     }
 
     Options options_;
     std::unique_ptr<Parts> parts_;
+    std::unique_ptr<Streaming> streaming_;
     std::unique_ptr<AnyForward> forward_;
     std::unique_ptr<model::State> state_;
     core::Buffer local_, shared_, workspace_;
     core::Exec exec_{};
     std::vector<float> logits_;
     std::size_t chunk_ = 1, positions_ = 0;
+    std::uint64_t held_ = 0;  // resident before load()
 };
 
 }  // namespace k3::engine

@@ -101,6 +101,11 @@ inline MemoryLimit memory_limit(const SystemRoots& roots = {}) {
     return least;
 }
 
+/// The resident size of this process now.
+inline std::uint64_t rss_bytes(const SystemRoots& roots = {}) {
+    return detail::kilobytes_of(roots.proc + "/self/status", "VmRSS").value_or(0);
+}
+
 /// The largest resident size of this process so far.
 inline std::uint64_t peak_rss_bytes(const SystemRoots& roots = {}) {
     return detail::kilobytes_of(roots.proc + "/self/status", "VmHWM").value_or(0);

@@ -41,6 +41,11 @@ class ExpertService {
     virtual void submit(const core::Exec& exec, std::size_t layer, const Routes& routes, core::MatView<const float> z,
                         core::MatView<float> e, core::Fault* faults, core::Arena scratch) noexcept = 0;
 
+    /// How many experts of a layer to come it would like to have predicted; 0: none.
+    virtual std::size_t wants_prediction(std::size_t) const noexcept { return 0; }
+    /// A guess at what submit(layer) will ask for, the likeliest first. Changes when bytes move, never a result.
+    virtual void predict(std::size_t, const std::int32_t*, std::size_t) noexcept {}
+
   protected:
     ~ExpertService() = default;
 };

@@ -120,5 +120,26 @@ template <simd::Arch A>
     return {};
 }
 
+/// Tells the expert service what `layer`, a layer to come, will probably ask for: its router applied to the hidden
+/// vector that an earlier layer's router saw. For one token, and only if that router is in memory.
+template <simd::Arch A>
+void look_ahead(const Context& context, std::size_t layer, const MoeShape& s, const MoeWeights& w,
+                core::MatView<const float> x, core::Arena scratch) noexcept {
+    if (context.experts == nullptr || x.rows != 1 || w.gate.data == nullptr) return;
+    const std::size_t wanted = context.experts->wants_prediction(layer);
+    const std::size_t count = wanted < s.top_k ? wanted : s.top_k;  // the scratch of moe() covers as many
+    if (count == 0) return;
+    float* const logits = scratch.take<float>(s.experts);
+    float* const scores = scratch.take<float>(s.experts);
+    float* const weights = scratch.take<float>(count);
+    std::int32_t* const ids = scratch.take<std::int32_t>(count);
+    if (linear<A>(context, w.gate, x, {logits, 1, s.experts})) return;
+    bool sound = false;
+    core::parallel(context.exec, 1, 1, [&](std::size_t, std::size_t, unsigned) noexcept {
+        sound = kernels::route<A>(logits, w.bias, s.experts, {count, s.renormalize, s.scale}, ids, weights, scores);
+    });
+    if (sound) context.experts->predict(layer, ids, count);
+}
+
 }  // namespace k3::layers::inline K3_TARGET
 #endif

@@ -2,18 +2,14 @@
 #define K3_MODEL_BOUND_MODEL_HPP
 // Binds a checkpoint to a ModelView: which tensor is which weight of which layer. Matrices stay as stored; norm
 // vectors, biases and the like widen to f32; conv taps are transposed; each residual mix folds its norm into its
-// projection. Binding reads nothing big: load() then brings the matrices into one arena. The embedding table is never
-// resident.
+// projection. Binding reads nothing big: bringing the matrices is the job of stream::Trunk.
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "k3/checkpoint/tensor_reader.hpp"
-#include "k3/core/buffer.hpp"
 #include "k3/core/parallel.hpp"
-#include "k3/io/parallel_read.hpp"
 #include "k3/model/config_reader.hpp"
 #include "k3/model/model_view.hpp"
 #include "k3/model/schema.hpp"
@@ -42,34 +38,23 @@ class BoundModel {
     BoundModel& operator=(const BoundModel&) = delete;
 
     const ModelView& view() const noexcept { return view_; }
-    /// Bytes load() will hold, and bytes of the vectors already held.
-    std::uint64_t matrix_bytes() const noexcept { return matrix_bytes_; }
+    /// Bytes of the vectors, which are held.
     std::uint64_t vector_bytes() const noexcept { return vector_bytes_; }
 
-    /// Reads every matrix. progress(done, total) in bytes. Errors: Code::plan, Code::read.
-    void load(unsigned threads, const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-        if (arena_.size() != 0) return;  // they are there
-        arena_ = core::Buffer(matrix_bytes_);
-        std::vector<io::ReadJob> jobs;
-        for (const Matrix& m : matrices_) {
-            std::byte* const at = arena_.data() + m.at;
-            m.weight->data = at;
-            jobs.push_back({&index_.shard(m.info).file, m.info.offset, {at, m.info.bytes}});
-        }
-        io::parallel_read(jobs, threads, progress);
-    }
+    /// A matrix of the trunk and the weight that shows it.
+    struct Matrix {
+        std::string name;
+        checkpoint::TensorInfo info;
+        layers::Weight* weight;
+    };
+    /// All matrices but the embedding table, in the order in which a step uses them: layer by layer, lm_head last.
+    /// weight->id counts them.
+    const std::vector<Matrix>& matrices() const noexcept { return matrices_; }
 
     /// Where the embedding table is: its rows are read one at a time.
     checkpoint::TensorInfo embedding_info() const { return *index_.find(names::kEmbedTokens); }
 
   private:
-    struct Matrix {
-        checkpoint::TensorInfo info;
-        std::uint64_t at;
-        layers::Weight* weight;
-    };
-    static constexpr std::uint64_t kAlign = 64;
-
     static layers::Format format_of(checkpoint::Dtype dtype) {
         return dtype == checkpoint::Dtype::f32 ? layers::Format::f32 : layers::Format::bf16;  // check() allows no other
     }
@@ -85,8 +70,7 @@ class BoundModel {
         const checkpoint::TensorInfo info = *index_.find(name);
         weight = describe(name);
         weight.id = static_cast<std::uint32_t>(matrices_.size());
-        matrices_.push_back({info, matrix_bytes_, &weight});
-        matrix_bytes_ += (info.bytes + kAlign - 1) / kAlign * kAlign;
+        matrices_.push_back({name, info, &weight});
     }
     std::vector<float> widened(const std::string& name) const {
         const checkpoint::TensorInfo info = *index_.find(name);
@@ -190,8 +174,7 @@ class BoundModel {
     ModelView view_;
     std::vector<Matrix> matrices_;
     std::deque<std::vector<float>> vectors_;  // a deque: addresses stay
-    std::uint64_t matrix_bytes_ = 0, vector_bytes_ = 0;
-    core::Buffer arena_;
+    std::uint64_t vector_bytes_ = 0;
 };
 
 }  // namespace k3::model

@@ -236,6 +236,8 @@ core::Fault Forward<A>::layer(const layers::Context& context, std::size_t index,
     fault = layer.dense ? layers::mlp<A>(context, layer.mlp, moe_shape().situ, normed, out, scratch)
                         : layers::moe<A>(context, index, moe_shape(), layer.moe, normed, out, b.faults, scratch);
     if (fault) return fault;
+    if (!layer.dense && index + 1 < model_.layer_count)
+        layers::look_ahead<A>(context, index + 1, moe_shape(), model_.layers[index + 1].moe, normed, scratch);
     core::parallel(context.exec, tokens * hidden, 1, [&](std::size_t begin, std::size_t end, unsigned) noexcept {
         kernels::add<A>(b.prefix + begin, b.out + begin, end - begin, b.prefix + begin);
     });

@@ -27,12 +27,16 @@ class ExpertBatch {
         begin_[0] = 0;
     }
 
+    /// The slots (token * top_k + rank, ascending) of one expert.
+    std::span<const std::uint32_t> of(std::size_t expert) const noexcept {
+        return {slots_ + begin_[expert], begin_[expert + 1] - begin_[expert]};
+    }
+
     /// fn(expert, slots): slots are token * top_k + rank, ascending.
     template <class Fn>
     void for_each(Fn&& fn) const noexcept {
         for (std::size_t e = 0; e < experts_; ++e)
-            if (begin_[e] < begin_[e + 1])
-                fn(e, std::span<const std::uint32_t>(slots_ + begin_[e], begin_[e + 1] - begin_[e]));
+            if (begin_[e] < begin_[e + 1]) fn(e, of(e));
     }
 
   private:

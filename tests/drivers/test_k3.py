@@ -3,7 +3,9 @@
 import json
 import os
 import pty
+import re
 import resource
+import shlex
 import shutil
 import signal
 import struct
@@ -156,6 +158,65 @@ def golden_ids_by_every_path_and_one_digest():
         assert len(digests) == 1, (case, digests)
 
 
+def readme_digest():
+    """The digest that the README prints below its command, and the command's words after the program."""
+    with open(os.path.join(TESTS, "..", "README.md"), encoding="utf-8") as file:
+        text = file.read()
+    command = re.search(r"^\$ build/drivers/k3 (tests/demo/model .*)$", text, re.M).group(1)
+    digest = re.search(r"^logits digest ([0-9a-f]{16})$", text, re.M).group(1)
+    words = shlex.split(command)
+    words[0] = os.path.join(TESTS, "..", words[0])
+    return words[:words.index("--out")], digest
+
+
+def the_digest_in_the_readme_on_every_arch_for_every_number_of_threads():
+    command, digest = readme_digest()
+    for arch in arches():
+        for threads in (1, 2, 3):
+            run, _, err = good(*command, "--arch", arch, "--threads", threads)
+            assert run["logits_digest"] == digest and "logits digest " + digest in err, (arch, threads, digest, err)
+
+
+def what_the_environment_tells_openmp_changes_no_bit():
+    command, digest = readme_digest()
+    for setting in ("OMP_NUM_THREADS=1", "OMP_NUM_THREADS=7", "OMP_SCHEDULE=dynamic,1", "OMP_SCHEDULE=guided",
+                    "OMP_DYNAMIC=true", "OMP_THREAD_LIMIT=1", "OMP_THREAD_LIMIT=2", "OMP_MAX_ACTIVE_LEVELS=1",
+                    "OMP_NESTED=true OMP_MAX_ACTIVE_LEVELS=4 OMP_NUM_THREADS=2,2", "OMP_PROC_BIND=true",
+                    "OMP_STACKSIZE=256K"):
+        more = dict(ENV, **dict(word.split("=", 1) for word in setting.split()))
+        out = os.path.join(HOME, "run.json")
+        code, _, err = support.run(K3, *command, "--threads", 3, "--out", out, cwd=CWD, env=more)
+        assert code == 0, (setting, err)
+        with open(out, encoding="utf-8") as file:
+            run = json.load(file)
+        assert (run["logits_digest"], run["threads"]) == (digest, 3), (setting, run["logits_digest"])
+
+
+def the_default_number_of_threads_follows_affinity_and_not_openmp():
+    one = min(os.sched_getaffinity(0))
+    out = os.path.join(HOME, "run.json")
+    code, _, err = support.run(K3, DEMO, "--ids", "5", "--gen", 1, "--quiet", "--out", out, cwd=CWD,
+                               env=dict(ENV, OMP_NUM_THREADS="5"), preexec_fn=lambda: os.sched_setaffinity(0, {one}))
+    assert code == 0, err
+    with open(out, encoding="utf-8") as file:
+        assert json.load(file)["threads"] == 1
+
+
+def waiting_threads_sleep_unless_the_user_says_otherwise():
+    def settings(**more):
+        env = {key: value for key, value in os.environ.items()
+               if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")}
+        code, _, err = support.run(K3, "--list-arches", cwd=CWD, env=dict(env, OMP_DISPLAY_ENV="verbose", **more))
+        assert code == 0, err
+        return re.findall(r"GOMP_SPINCOUNT *= *'(\d+)'|KMP_BLOCKTIME *= *'(\d+)", err)
+    default = settings()
+    if not default:
+        raise Skip("this OpenMP does not print its settings")
+    assert default[-1] in (("10000", ""), ("", "0")), default  # the last block is that of the program started over
+    kept = settings(OMP_WAIT_POLICY="active")
+    assert len(kept) == 1 and kept[0] not in (("10000", ""), ("", "0")), kept  # not started over
+
+
 def the_first_row_of_logits_is_the_reference_and_what_the_digest_hashes():
     for case in "ABF":
         model, want = golden(case)
@@ -301,10 +362,14 @@ def the_report_goes_to_stderr_and_quiet_silences_it():
                  "s/token average", "PEAK RSS for the whole run: ", "logits digest " + run["logits_digest"]):
         assert word in err, word
     assert "\r" not in err and "\033" not in err
-    assert len([line for line in err.split("\n") if line.split() and line.split()[0].isdigit()]) == 25
+    steps = [line.split() for line in err.split("\n") if line.split() and line.split()[0].isdigit()]
+    assert len([step for step in steps if len(step) == 7]) == 24  # one line a token
     assert good(*arguments, "--quiet")[1:] == (out, "")
-    note = good(*arguments, "--memory", "8GiB", "--cache-gb", "1.5", "--dump-cache-trace", "t", "--trunk", "x")[2]
-    assert "--trunk, --cache-gb, --memory, --dump-cache-trace: no effect yet" in note and os.listdir(CWD) == []
+    assert os.listdir(CWD) == []
+    good(*arguments, "--memory", "8GiB", "--cache-gb", "0.001", "--dump-cache-trace", "traces/of this")
+    assert sorted(os.listdir(os.path.join(CWD, "traces/of this"))) == [
+        "expert_hist.json", "expert_lookahead.bin", "expert_trace.bin", "expert_trace.json"]
+    shutil.rmtree(os.path.join(CWD, "traces"))
 
 
 def on_one_terminal_text_and_report_do_not_mix():
@@ -339,7 +404,8 @@ def the_result_has_the_promised_keys():
                 "stopped_at interrupted generated_text").split():
         assert key in run, key
     assert [step["token"] for step in run["steps"]] == run["generated_ids"]
-    assert set(run["steps"][0]) == {"token", "seconds", "bytes_read", "cache_hits", "resident_hits", "evictions"}
+    assert set(run["steps"][0]) == {"token", "seconds", "bytes_read", "wait_seconds", "cache_hits", "resident_hits", "misses",
+                                    "evictions"}
     assert {"seconds", "bytes_read", "io_seconds", "peak_rss_bytes"} <= set(run["totals"])
     assert run["embedding_bytes_read"] == (len(run["full_ids"]) - 1) * 192 * 2
     assert run["peak_rss_bytes"] > 1 << 20 and run["exit_code"] == run["expert_drops"] == 0
@@ -567,7 +633,7 @@ def runs_that_do_not_fit():
     if code != 0:
         raise Skip(f"this build cannot run in 512 MiB of address space: {err.strip()}")
     # 672 bytes a position: latent rows and scores
-    refused(2, ["1000000 positions need", "bytes", "there are", "positions fit"], model, "--ids", 5, "--gen", 1000000,
+    refused(2, ["1000000 positions need", " MB", "there are", "positions fit"], model, "--ids", 5, "--gen", 1000000,
             "--threads", 1, preexec_fn=small)
     path = os.path.join(HOME, "long")
     with open(path, "w") as file:
@@ -579,6 +645,10 @@ def runs_that_do_not_fit():
 os.makedirs(CWD)
 try:
     support.main([golden_ids_by_every_path_and_one_digest,
+                  the_digest_in_the_readme_on_every_arch_for_every_number_of_threads,
+                  what_the_environment_tells_openmp_changes_no_bit,
+                  the_default_number_of_threads_follows_affinity_and_not_openmp,
+                  waiting_threads_sleep_unless_the_user_says_otherwise,
                   the_first_row_of_logits_is_the_reference_and_what_the_digest_hashes, golden_texts,
                   demo_prompts_stream_the_expected_text, a_list_of_ids_gives_text_with_a_tokenizer_and_ids_without,
                   characters_that_span_tokens_are_never_cut, text_stops_at_every_declared_end_id,

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "k3/engine/arches.hpp"
-#include "k3/engine/embedding_rows.hpp"
 #include "k3/model/bound_model.hpp"
 #include "k3/model/state.hpp"
-#include "k3/stream/resident_experts.hpp"
+#include "k3/stream/embedding_rows.hpp"
+#include "k3/stream/expert_cache.hpp"
+#include "k3/stream/trunk.hpp"
 
 namespace k3::tests {
 
@@ -48,24 +49,38 @@ inline Ids some_ids(std::size_t count, std::size_t vocab, std::uint64_t seed) {
     return ids;
 }
 
-/// All weights of a checkpoint's first `layers` layers (0: of all).
+/// All weights of a checkpoint's first `layers` layers (0: of all) in memory; experts come as they are asked for.
 struct Loaded {
     explicit Loaded(const std::string& dir, std::size_t layers = 0)
         : config(model::read_config(dir + "/config.json")),
           index(checkpoint::ShardIndex::open(dir, 1)),
           bound(config, index, layers == 0 ? config.shape.layers : layers),
-          experts(config, index, bound.view().layer_count),
-          embedding(index, bound.embedding_info()) {
-        bound.load(1, {});
-        experts.load(1, {});
+          files(index, io::Access::direct, ""),
+          walk(stream::make_walk(bound, files)),
+          places(config.shape, files, bound.view().layer_count),
+          embedding(index, bound.embedding_info()),
+          reader(io::ReaderOptions{}),
+          trunk(walk, weights(), embedding, reader, {.pinned = std::vector<bool>(walk.size(), true)}),
+          experts(places, stream::situ_of(config.shape), reader, {.slots = places.count()}) {
+        trunk.load();
     }
     std::size_t vocab() const { return config.shape.vocab; }
+    std::vector<layers::Weight*> weights() const {
+        std::vector<layers::Weight*> list;
+        for (const auto& matrix : bound.matrices()) list.push_back(matrix.weight);
+        return list;
+    }
 
     model::ModelConfig config;
     checkpoint::ShardIndex index;
     model::BoundModel bound;
-    stream::ResidentExperts experts;
-    engine::EmbeddingRows embedding;
+    stream::StreamFiles files;
+    std::vector<stream::TrunkMatrix> walk;
+    stream::ExpertPlaces places;
+    stream::EmbeddingRows embedding;
+    io::Reader reader;
+    stream::Trunk trunk;
+    stream::ExpertCache experts;
 };
 
 /// Forward of one arch with the scratch for steps of up to `tokens` tokens in `segments` segments.

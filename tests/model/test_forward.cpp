@@ -640,10 +640,10 @@ TEST_CASE("model/forward: two callers at once, each with its own scratch, on one
     const Ids a = some_ids(30, golden_b().vocab(), 6), b = some_ids(30, golden_b().vocab(), 7);
     Runner first(golden_b(), engine::widest_arch(), 2), second(golden_b(), engine::widest_arch(), 1);
     const Floats want_a = logits_of(first, a), want_b = logits_of(second, b);
-    stream::ResidentExperts other(golden_b().config, golden_b().index, 9);
-    other.load(1, {});
+    stream::ExpertCache other(golden_b().places, stream::situ_of(golden_b().config.shape), golden_b().reader,
+                              {.slots = golden_b().places.count()});
     other.use(second.forward().expert_kernel());
-    engine::EmbeddingRows rows(golden_b().index, golden_b().bound.embedding_info());
+    stream::EmbeddingRows rows(golden_b().index, golden_b().bound.embedding_info());
     second.services = {&rows, &other, {}};
     bool same = true;
     std::thread helper([&] {

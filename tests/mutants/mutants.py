@@ -26,7 +26,7 @@ FORWARD, BOUND, STATE = "k3/model/forward_impl.hpp", "k3/model/bound_model.hpp",
 CONFIG, KINDS, CHECKS = "k3/model/config_reader.hpp", "k3/model/detail/layer_kinds.hpp", "k3/model/detail/config_checks.hpp"
 MXFP4, SCALAR, E2M1, MATH = "k3/formats/mxfp4.hpp", "k3/simd/regs_scalar.hpp", "k3/simd/e2m1_table.hpp", "k3/simd/math.hpp"
 LANES, FENCE = "k3/simd/lanes.hpp", "k3/simd/fence.hpp"
-SESSION, EXPERTS, HEADER = "k3/engine/session.hpp", "k3/stream/resident_experts.hpp", "k3/checkpoint/header.hpp"
+SESSION, EXPERTS, HEADER = "k3/engine/session.hpp", "k3/stream/expert_places.hpp", "k3/checkpoint/header.hpp"
 PATTERN, SPECIALS, TOKENIZER = "k3/text/pre_tokenizer.hpp", "k3/text/special_tokens.hpp", "k3/text/tokenizer.hpp"
 BPE, RANKS, STREAM, CUTS = "k3/text/bpe.hpp", "k3/text/rank_file.hpp", "k3/text/stream_decoder.hpp", "k3/text/long_input.hpp"
 
@@ -269,9 +269,9 @@ MUTANTS = [
            [(MLP, "kernels::situ_glu<A>(gate.data + begin, up.data + begin,", "kernels::situ_glu<A>(up.data + begin, gate.data + begin,")],
            SITU_TESTS),
     Mutant("expert-w1-w3-exchanged", [28], "w3 is bound as the gate of a routed expert, w1 as up",
-           [(EXPERTS, "matrix(ExpertMatrix::gate, w.gate);", "matrix(ExpertMatrix::up, w.gate);"),
-            (EXPERTS, "matrix(ExpertMatrix::up, w.up);", "matrix(ExpertMatrix::gate, w.up);")],
-           ("stream/test_resident_experts", "golden")),
+           [(EXPERTS, "matrix(ExpertMatrix::gate, load.weights.gate);", "matrix(ExpertMatrix::up, load.weights.gate);"),
+            (EXPERTS, "matrix(ExpertMatrix::up, load.weights.up);", "matrix(ExpertMatrix::gate, load.weights.up);")],
+           ("stream/test_stream", "golden")),
     Mutant("config-beta-default", [29], "a missing beta is 4",
            [(CONFIG, 'c.situ_beta = fields.real(in.text, {"activation_situ_beta", "situ_beta"}, Sign::positive);',
              'const auto beta = fields.find(in.text, {"activation_situ_beta", "situ_beta"}, Need::optional);\n'
@@ -380,7 +380,7 @@ MUTANTS = [
            [(BOUND, "return dtype == checkpoint::Dtype::f32 ? layers::Format::f32 : layers::Format::bf16;", "return layers::Format::bf16;")],
            ("model/test_bound_model", "golden")),
     Mutant("expert-neighbours-assumed", [50], "the tensors of an expert are read as one run wherever they are",
-           [(EXPERTS, "pieces_.back().offset + pieces_.back().bytes == info.offset &&", "")], ("stream/test_resident_experts", "golden")),
+           [(EXPERTS, "piece->place.offset + piece->place.bytes == part.place.offset", "true")], ("stream/test_stream", "golden")),
     Mutant("offsets-from-file-start", [51], "tensor offsets count from the start of the file",
            [(HEADER, "for (HeaderTensor& tensor : tensors_) tensor.info.offset += data_begin_;", "")], ("checkpoint/test_header", "checkpoint")),
     Mutant("truncated-shard-accepted", [54], "a shard that ends early is accepted",

@@ -1,4 +1,4 @@
-#include "k3/engine/embedding_rows.hpp"
+#include "k3/stream/embedding_rows.hpp"
 
 #include "engine/rig.hpp"
 #include "support/doctest.hpp"
@@ -23,7 +23,7 @@ TEST_CASE("engine/embedding_rows: rows in the order asked for, twice if asked tw
         const TempFolder folder;
         folder.write("model.safetensors", table(dtype, size));
         const auto index = checkpoint::ShardIndex::open(folder.path(), 1);
-        engine::EmbeddingRows rows(index, *index.find("language_model.model.embed_tokens.weight"));
+        stream::EmbeddingRows rows(index, *index.find("language_model.model.embed_tokens.weight"));
         const layers::Weight weight{format, 5, 3, nullptr, nullptr, 0};
         const Ids ids{4, 0, 4, 2};
         std::vector<std::byte> out(ids.size() * 3 * size + 1, std::byte{0x5a});
@@ -33,11 +33,11 @@ TEST_CASE("engine/embedding_rows: rows in the order asked for, twice if asked tw
                 CHECK(out[(i * 3 + c) * size] == static_cast<std::byte>(16 * ids[i] + static_cast<int>(c)));
         CHECK(out.back() == std::byte{0x5a});
         CHECK(rows.bytes_read() == ids.size() * 3 * size);
-        CHECK(rows.failure().empty());
+        CHECK_FALSE(rows.failure());
         layers::Panel panel;
         CHECK_FALSE(rows.acquire(weight, 0, true, panel));  // only rows come from here
         std::filesystem::resize_file(folder / "model.safetensors", index.shards()[0].data_begin + 7 + 3 * size);
         CHECK_FALSE(rows.read_rows(weight, ids.data(), ids.size(), out.data()));
-        CHECK(holds(rows.failure(), folder / "model.safetensors"));
+        CHECK(holds(rows.failure()->what(), folder / "model.safetensors"));
     }
 }

@@ -1,12 +1,13 @@
-#ifndef K3_ENGINE_EMBEDDING_ROWS_HPP
-#define K3_ENGINE_EMBEDDING_ROWS_HPP
-// The weight source of a resident model: only the embedding table stays on disk, one row is read per new token.
-#include <string>
+#ifndef K3_STREAM_EMBEDDING_ROWS_HPP
+#define K3_STREAM_EMBEDDING_ROWS_HPP
+// The embedding table never is in memory: one row is read per new token. By itself the weight source of a resident
+// model.
+#include <optional>
 
 #include "k3/checkpoint/shard_index.hpp"
 #include "k3/layers/weight.hpp"
 
-namespace k3::engine {
+namespace k3::stream {
 
 class EmbeddingRows final : public layers::WeightSource {
   public:
@@ -23,8 +24,8 @@ class EmbeddingRows final : public layers::WeightSource {
             for (std::size_t i = 0; i < count; ++i)
                 file_->read(table_.offset + static_cast<std::uint64_t>(rows[i]) * row_bytes,
                             {out + i * row_bytes, row_bytes});
-        } catch (const std::exception& error) {
-            failure_ = error.what();
+        } catch (const Error& error) {
+            failure_ = error;
             return false;
         }
         bytes_read_ += count * row_bytes;
@@ -33,14 +34,14 @@ class EmbeddingRows final : public layers::WeightSource {
 
     std::uint64_t bytes_read() const noexcept { return bytes_read_; }
     /// What went wrong in the last read_rows that returned false.
-    const std::string& failure() const noexcept { return failure_; }
+    const std::optional<Error>& failure() const noexcept { return failure_; }
 
   private:
     const io::File* file_;
     checkpoint::TensorInfo table_;
     std::uint64_t bytes_read_ = 0;
-    std::string failure_;
+    std::optional<Error> failure_;
 };
 
-}  // namespace k3::engine
+}  // namespace k3::stream
 #endif

@@ -1,0 +1,206 @@
+#ifndef K3_STREAM_PLAN_HPP
+#define K3_STREAM_PLAN_HPP
+// What a run will hold in memory, before it holds it: one budget for everything, split between what is fixed (state,
+// scratch), the trunk (what stays, and a ring for the rest) and the cache of experts.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "k3/core/error.hpp"
+#include "k3/io/memory_limits.hpp"
+#include "k3/stream/expert_cache.hpp"
+#include "k3/stream/trunk_layout.hpp"
+
+namespace k3::stream {
+
+/// What was asked for; nothing: the planner's choice. Bytes; `ring` in slots.
+struct MemoryRequest {
+    std::optional<std::uint64_t> ceiling{}, trunk{}, cache{};
+    std::optional<std::size_t> ring{};
+};
+
+/// Bytes that depend on the length of the sequence and on the tokens of a step.
+struct StepMemory {
+    std::uint64_t state = 0, workspace = 0;
+};
+
+struct PlanFacts {
+    const std::vector<TrunkMatrix>& walk;
+    std::size_t experts = 0, least_slots = 0, slot_bytes = 0;  // routed experts of all layers
+    std::size_t keys = 0, most_distinct = 0;                   // of the cache: layers * experts, and of one layer
+    std::uint64_t trace = 0;                                   // bytes that a recorded trace may grow to
+    Policy policy = Policy::lfru;
+    std::uint64_t held = 0;   // resident now: the program, the index, the vectors
+    io::MemoryLimit limit{};  // what may be allocated besides
+    std::size_t positions = 0;
+    std::size_t fixed_chunk = 0;  // 0: the planner's choice
+    std::function<StepMemory(std::size_t chunk)> step_memory{};
+};
+
+struct Plan {
+    std::uint64_t held = 0;     // before the plan: program, index, norm vectors, tokenizer
+    std::uint64_t reserve = 0;  // what no plan sees: stacks, the heap, rounding to pages
+    std::uint64_t state = 0, workspace = 0;
+    std::uint64_t pinned = 0;   // trunk matrices that stay
+    std::uint64_t ring = 0;     // panels of the others
+    std::uint64_t experts = 0;  // cache slots and their bookkeeping
+    std::uint64_t ceiling = 0;  // what total() may be
+    std::string limited_by{};
+    bool asked_ceiling = false;   // the ceiling was asked for, not found
+    std::uint64_t available = 0;  // held and what the system would give besides
+    std::uint64_t least = 0;      // the least ceiling that would do for these positions
+    std::size_t positions = 0, prefill_chunk = 1;
+    std::size_t expert_slots = 0, all_experts = 0;
+    std::uint64_t trunk_bytes = 0;     // of all trunk matrices, on disk
+    std::uint64_t streamed_bytes = 0;  // of those a decode step reads, lm_head included
+    std::vector<bool> pinned_matrices{};
+    bool possible = true;  // the least of trunk and experts is in it
+
+    std::uint64_t total() const noexcept { return held + reserve + state + workspace + pinned + ring + experts; }
+    bool fits() const noexcept { return possible && total() <= ceiling && total() <= available; }
+};
+
+namespace detail {
+
+/// A buffer on huge pages may take the rest of its last one.
+constexpr std::uint64_t on_pages(std::uint64_t bytes) noexcept {
+    constexpr std::uint64_t kHuge = std::uint64_t{2} << 20;
+    return bytes < kHuge ? bytes : (bytes + kHuge - 1) / kHuge * kHuge;
+}
+
+/// The most bytes whose on_pages() is not above `bytes`.
+constexpr std::uint64_t whole_pages(std::uint64_t bytes) noexcept {
+    constexpr std::uint64_t kHuge = std::uint64_t{2} << 20;
+    return bytes < kHuge ? bytes : bytes / kHuge * kHuge;
+}
+
+inline constexpr std::uint64_t kReserve = std::uint64_t{24} << 20;
+inline constexpr std::size_t kLargestChunk = 512;
+inline constexpr std::uint64_t kMostRing = std::uint64_t{400} << 20;
+
+inline std::uint64_t cache_bytes(const PlanFacts& facts, std::size_t slots) {
+    if (slots == 0) return 0;
+    return on_pages(slots * std::uint64_t{facts.slot_bytes}) +
+           ExpertSlots::memory_bytes(facts.policy, slots, facts.keys, facts.most_distinct) +
+           slots * sizeof(std::uint32_t);
+}
+/// The most slots that fit in `bytes`.
+inline std::size_t slots_within(const PlanFacts& facts, std::uint64_t bytes) {
+    if (facts.slot_bytes == 0) return 0;
+    std::size_t slots = std::min<std::uint64_t>(facts.experts, bytes / facts.slot_bytes);
+    while (slots > 0 && cache_bytes(facts, slots) > bytes) --slots;
+    return slots;
+}
+
+/// For --cache-gb, rounded up: "0.31".
+inline std::string gigabytes(std::uint64_t bytes) {
+    const std::string digits = std::to_string(bytes / 1000 + 1);  // in units of 10^-6
+    const std::string padded = std::string(digits.size() < 7 ? 7 - digits.size() : 0, '0') + digits;
+    return padded.substr(0, padded.size() - 6) + "." + padded.substr(padded.size() - 6);
+}
+
+/// Splits `room` bytes between trunk and experts. False if the least of both does not fit.
+inline bool split(const PlanFacts& facts, const MemoryRequest& request, std::uint64_t room, Plan& plan) {
+    const std::uint64_t all = on_pages(pinned_bytes(facts.walk, std::vector<bool>(facts.walk.size(), true)));
+    std::size_t slots = facts.least_slots;
+    if (request.cache) {
+        slots = slots_within(facts, *request.cache);
+        if (slots < facts.least_slots) {
+            throw Error(Code::plan,
+                        "an expert cache of " + std::to_string(*request.cache) + " bytes has " + std::to_string(slots) +
+                            " slots of " + std::to_string(facts.slot_bytes) +
+                            " bytes and their bookkeeping; a token needs " + std::to_string(facts.least_slots),
+                        "give it at least " + std::to_string(cache_bytes(facts, facts.least_slots)) +
+                            " bytes: --cache-gb " + gigabytes(cache_bytes(facts, facts.least_slots)));
+        }
+    }
+    const std::uint64_t least_experts = cache_bytes(facts, slots);
+    plan.expert_slots = slots;
+    plan.experts = least_experts;
+    if (least_experts > room) return false;
+    std::uint64_t for_trunk = room - least_experts;
+    if (request.trunk) for_trunk = std::min(for_trunk, *request.trunk);
+    if (all <= for_trunk) {
+        plan.pinned_matrices.assign(facts.walk.size(), true);
+        plan.pinned = all;
+    } else {
+        const std::uint64_t slot = ring_slot_bytes(facts.walk);
+        const std::uint64_t stays = std::min(all, request.trunk.value_or(0)), besides = room - least_experts;
+        const std::uint64_t left = besides > stays ? whole_pages(besides - stays) : 0;
+        const std::uint64_t wished = request.ring ? std::clamp(*request.ring * slot, slot, std::max(slot, all))
+                                                  : std::max(slot, std::min({kMostRing, room / 8, all / 4, left}));
+        // The ring is not part of what was asked for the trunk that stays.
+        plan.ring = on_pages(wished);
+        if (plan.ring > besides || stays > besides - plan.ring) return false;
+        for_trunk = std::min(request.trunk.value_or(besides), besides - plan.ring);
+        plan.pinned_matrices = choose_pinned(facts.walk, whole_pages(for_trunk));
+        plan.pinned = on_pages(pinned_bytes(facts.walk, plan.pinned_matrices));
+    }
+    if (!request.cache) slots = std::max(slots, slots_within(facts, room - plan.ring - plan.pinned));
+    plan.expert_slots = slots;
+    plan.experts = cache_bytes(facts, slots);
+    return true;
+}
+
+}  // namespace detail
+
+/// Plans a run. The result may not fit (fits()): it then says what is missing. Expert slots stay at their least until
+/// all of the trunk stays; a prefill chunk is the largest of 512, 256, ... whose scratch is at most a quarter of what
+/// there is, unless it is fixed. Errors: Code::plan for a cache too small for one token.
+inline Plan make_plan(const PlanFacts& facts, const MemoryRequest& request) {
+    Plan plan;
+    plan.held = facts.held;
+    plan.reserve = detail::kReserve + facts.trace;
+    plan.positions = facts.positions;
+    plan.all_experts = facts.experts;
+    for (const TrunkMatrix& m : facts.walk) plan.trunk_bytes += m.place.bytes;
+    const std::uint64_t limit = facts.limit.bytes;
+    plan.available = limit > io::kUnlimited - facts.held ? io::kUnlimited : facts.held + limit;
+    plan.limited_by = facts.limit.source;
+    // Head-room: others on this machine allocate too.
+    const std::uint64_t found = plan.available - limit / 32;
+    plan.asked_ceiling = request.ceiling.has_value();
+    plan.ceiling = request.ceiling.value_or(found);
+
+    const std::uint64_t slot = ring_slot_bytes(facts.walk);
+    const std::uint64_t all = detail::on_pages(pinned_bytes(facts.walk, std::vector<bool>(facts.walk.size(), true)));
+    const std::uint64_t stays = std::min(all, request.trunk.value_or(0));
+    const std::uint64_t least_trunk = std::min(all, stays + detail::on_pages(request.ring.value_or(1) * slot));
+    const std::size_t least_slots =
+        request.cache ? std::max(facts.least_slots, detail::slots_within(facts, *request.cache)) : facts.least_slots;
+    const std::uint64_t least_parts = least_trunk + detail::cache_bytes(facts, least_slots);
+    const std::size_t longest = std::max<std::size_t>(1, facts.positions);
+    const StepMemory one = facts.step_memory(facts.fixed_chunk != 0 ? std::min(facts.fixed_chunk, longest) : 1);
+    plan.least = plan.held + plan.reserve + one.state + one.workspace + least_parts;
+
+    const std::uint64_t budget = plan.ceiling > plan.held + plan.reserve ? plan.ceiling - plan.held - plan.reserve : 0;
+    std::size_t chunk = facts.fixed_chunk != 0 ? facts.fixed_chunk : detail::kLargestChunk;
+    chunk = std::min(chunk, longest);
+    for (;; chunk = (chunk + 1) / 2) {
+        const StepMemory step = facts.step_memory(chunk);
+        plan.prefill_chunk = chunk;
+        plan.state = step.state;
+        plan.workspace = step.workspace;
+        const std::uint64_t fixed = step.state + step.workspace;
+        const bool modest = step.workspace <= budget / 4 && fixed + least_parts <= budget;
+        if (modest || chunk == 1 || facts.fixed_chunk != 0) {
+            const std::uint64_t room = budget > fixed ? budget - fixed : 0;
+            plan.possible = detail::split(facts, request, room, plan);
+            if (!plan.possible) {
+                plan.pinned_matrices.assign(facts.walk.size(), false);
+                plan.pinned = 0;
+                plan.ring = least_trunk;
+            }
+            const StreamedBytes streamed = stream::streamed_bytes(facts.walk, plan.pinned_matrices);
+            plan.streamed_bytes = streamed.per_step + streamed.lm_head;
+            return plan;
+        }
+    }
+}
+
+}  // namespace k3::stream
+#endif
