@@ -118,8 +118,13 @@ class ExpertCache final : public layers::ExpertService {
         const auto compute = [&](Work& work) noexcept {
             const auto tokens = batch.of(work.key - base);
             core::Fault fault{.code = core::FaultCode::expert_failed};
-            if (land(work.key, work.slot))
-                fault = run_expert(exec, kernel_, work.weights, situ_, routes.top_k, tokens, z, e, scratch);
+            const bool there = land(work.key, work.slot, !work.guessed);
+            if (!there && work.guessed) {  // a guess that failed says nothing: now it is needed, so read it again
+                work.guessed = false;
+                depart(work.slot, places_.at(layer, work.key - base, slot_at(work.slot)), io::Urgency::now);
+                return send();
+            }
+            if (there) fault = run_expert(exec, kernel_, work.weights, situ_, routes.top_k, tokens, z, e, scratch);
             work.sound = !fault;
             work.finished = true;
             if (work.sound) return;
@@ -134,7 +139,7 @@ class ExpertCache final : public layers::ExpertService {
             [&](std::size_t i, std::uint32_t key, std::uint32_t slot, Outcome outcome) noexcept {
             Work& work = work_[i];
             const ExpertLoad load = places_.at(layer, key - base, slot_at(slot));
-            work = {key, slot, load.weights, false, true};
+            work = {key, slot, load.weights, outcome == Outcome::lookahead, false, true};
             if (outcome == Outcome::miss) depart(slot, load, io::Urgency::now);
             if (outcome == Outcome::lookahead && flight_of_[slot] != kNoFlight) hurry(flights_[flight_of_[slot]]);
             reserved_ = i + 1;
@@ -191,6 +196,7 @@ class ExpertCache final : public layers::ExpertService {
     struct Work {
         std::uint32_t key = 0, slot = 0;
         layers::ExpertWeights weights{};
+        bool guessed = false;  // a look-ahead brings it
         bool finished = false, sound = true;
     };
 

@@ -79,7 +79,7 @@ class ExpertSlots {
 
     /// `most_distinct` is the most distinct keys of a batch (experts of a layer): memory is reserved for so many, and
     /// grows if a batch has more. The caller makes sure that slots >= top_k + 1 (the planner refuses less); any
-    /// slots >= 1 works here.
+    /// slots >= 1 works here, and none where there is nothing to ask for.
     ExpertSlots(std::size_t slots, std::size_t keys, Policy policy, std::size_t most_distinct)
         : replacement_(policy, slots, keys),
           slot_of_(keys, kNone),
@@ -87,7 +87,6 @@ class ExpertSlots {
           flags_(slots),
           seen_(keys),
           depth_(depth_of(slots)) {
-        assert(slots >= 1);
         empty_.reserve(slots);
         for (std::size_t slot = slots; slot-- > 0;) empty_.push_back(static_cast<std::uint32_t>(slot));
         kept_.reserve(slots);
@@ -133,6 +132,7 @@ class ExpertSlots {
     /// Neither may throw or call this object.
     template <class Reserve, class Release>
     void batch(std::span<const std::uint32_t> requests, Reserve&& on_reserve, Release&& on_release) {
+        assert(slots() >= 1 || requests.empty());
         for (const std::uint32_t slot : kept_) unpin(slot);
         kept_.clear();
         collect(requests);

@@ -131,8 +131,9 @@ inline bool split(const PlanFacts& facts, const MemoryRequest& request, std::uin
         const std::uint64_t slot = ring_slot_bytes(facts.walk);
         const std::uint64_t stays = std::min(all, request.trunk.value_or(0)), besides = room - least_experts;
         const std::uint64_t left = besides > stays ? whole_pages(besides - stays) : 0;
-        const std::uint64_t wished = request.ring ? std::clamp(*request.ring * slot, slot, std::max(slot, all))
-                                                  : std::max(slot, std::min({kMostRing, room / 8, all / 4, left}));
+        const std::uint64_t wished =
+            request.ring ? std::clamp(*request.ring * slot, slot, std::max(slot, all))
+                         : std::max(slot, whole_pages(std::min({kMostRing, besides / 8, all / 4, left})));
         // The ring is not part of what was asked for the trunk that stays.
         plan.ring = on_pages(wished);
         if (plan.ring > besides || stays > besides - plan.ring) return false;
@@ -169,7 +170,11 @@ inline Plan make_plan(const PlanFacts& facts, const MemoryRequest& request) {
     const std::uint64_t slot = ring_slot_bytes(facts.walk);
     const std::uint64_t all = detail::on_pages(pinned_bytes(facts.walk, std::vector<bool>(facts.walk.size(), true)));
     const std::uint64_t stays = std::min(all, request.trunk.value_or(0));
-    const std::uint64_t least_trunk = std::min(all, stays + detail::on_pages(request.ring.value_or(1) * slot));
+    const std::uint64_t least_ring =
+        detail::on_pages(std::clamp(request.ring.value_or(1) * slot, slot, std::max(slot, all)));
+    // All of it may stay instead of a ring, unless less was asked for.
+    const std::uint64_t least_trunk =
+        request.trunk.value_or(all) < all ? stays + least_ring : std::min(all, stays + least_ring);
     const std::size_t least_slots =
         request.cache ? std::max(facts.least_slots, detail::slots_within(facts, *request.cache)) : facts.least_slots;
     const std::uint64_t least_parts = least_trunk + detail::cache_bytes(facts, least_slots);

@@ -221,12 +221,16 @@ Batch random_batch(Rig& rig, std::size_t tokens, std::size_t favourites = 0) {
 }
 
 struct Machine {
-    explicit Machine(Rig& of, std::size_t slots, Policy policy = Policy::lru, unsigned depth = 4)
+    explicit Machine(Rig& of, std::size_t slots, Policy policy = Policy::lru, unsigned depth = 4,
+                     stream::LookAhead look_ahead = {})
         : rig(of), reader(disk.options(depth)), scratch(std::size_t{4} << 20) {
         kernel_state.start(disk);
         cache.emplace(*rig.places, layers::Situ{1, 1}, reader,
-                      stream::ExpertCacheOptions{
-                          .slots = slots, .policy = policy, .pages = core::Pages::ordinary, .most_tokens = 64});
+                      stream::ExpertCacheOptions{.slots = slots,
+                                                 .look_ahead = look_ahead,
+                                                 .policy = policy,
+                                                 .pages = core::Pages::ordinary,
+                                                 .most_tokens = 64});
         cache->use(checksum_kernel);
     }
     void submit(Batch& b) {
@@ -471,6 +475,109 @@ TEST_CASE(
                 CHECK(m.cache->failure()->where().path == rig.index->shards()[0].file.path());
                 CHECK(m.cache->failure()->where().offset.has_value());
             }
+}
+
+TEST_CASE(
+    "stream/expert_cache: guesses, right, wrong, wasted or failed, move no output; what was guessed right is not read "
+    "again; a fault is of an expert whose read did fail") {
+    for (const Layout layout : {Layout::neighbours, Layout::gaps, Layout::plain_gaps})
+        for (const std::size_t slots : {kTopK + 1 + 3, kTopK + 1 + 5, kExperts, kExperts * (kLayers - kFirstMoe)})
+            for (const Policy policy : stream::kPolicies) {
+                INFO("layout ", static_cast<int>(layout), ", slots ", slots, ", policy ", stream::name(policy));
+                Rig rig(layout, kExperts, kTopK, 200 + slots);
+                Machine m(rig, slots, policy, 3, {.automatic = false, .count = 3});
+                REQUIRE(m.cache->look_ahead() == 3);
+                std::size_t bad = 0, miscounted = 0;
+                std::set<std::pair<std::size_t, std::size_t>> suspects;  // guessed while nothing could be read
+                for (int round = 0; round < (kThreadSanitizer ? 40 : 80); ++round) {
+                    m.disk.slowest = round % 5 == 0 ? 400 : 20;
+                    Batch batch = random_batch(rig, round % 6 == 0 ? 1 + rig.random() % 20 : 1);
+                    const Batch before = batch;
+                    std::vector<std::int32_t> guesses;
+                    for (std::size_t g = 0; g < 3; ++g)
+                        guesses.push_back(rig.random() % 3 == 0 || batch.ids[g] < 0
+                                              ? static_cast<std::int32_t>(rig.random() % kExperts)
+                                              : batch.ids[g]);
+                    // Now and then for another layer, so that all of them are wasted, in flight or there.
+                    const std::size_t layer =
+                        round % 7 == 3 ? kFirstMoe + batch.layer % (kLayers - kFirstMoe) : batch.layer;
+                    const bool fails = round % 4 == 2;
+                    if (fails) {
+                        m.disk.fail(0, ~std::uint64_t{0});
+                        for (const std::int32_t id : guesses) suspects.insert({layer, static_cast<std::size_t>(id)});
+                    }
+                    m.cache->predict(layer, guesses.data(), guesses.size());
+                    if (round % 9 == 1) m.cache->predict(layer, guesses.data(), guesses.size());
+                    if (fails) {
+                        std::this_thread::sleep_for(std::chrono::microseconds(rig.random() % 2000));
+                        m.disk.heal();
+                    }
+                    const stream::CacheCounters was = m.cache->counters();
+                    m.submit(batch);
+                    // A guess that failed while it was wanted already is a fault; of nothing else may there be one.
+                    // What the other tokens got must be right.
+                    Batch asked = before, got = batch;
+                    for (std::size_t t = 0; t < batch.tokens; ++t) {
+                        if (before.faults[t] || !batch.faults[t]) continue;
+                        const auto expert = static_cast<std::size_t>(batch.faults[t].expert);
+                        bad += !suspects.contains({batch.layer, expert}) || !batch.has(t, expert);
+                        asked.faults[t] = batch.faults[t];
+                        for (std::size_t k = t * kTopK; k < (t + 1) * kTopK; ++k) {
+                            got.ids[k] = -1;
+                            got.e[k * kLatent] = -77.0F;
+                        }
+                    }
+                    bad += m.mistakes(asked, got);
+                    const stream::CacheCounters now = m.cache->counters() - was;
+                    miscounted += !adds_up(m.cache->counters()) || now.misses > batch.distinct().size();
+                    if (!fails && layer == batch.layer) {  // guessed: a hit, not a miss
+                        std::set<std::size_t> unguessed = batch.distinct();
+                        for (const std::int32_t id : guesses) unguessed.erase(static_cast<std::size_t>(id));
+                        miscounted += now.misses > unguessed.size();
+                    }
+                }
+                CHECK(bad == 0);
+                CHECK(miscounted == 0);
+                CHECK(m.disk.overwrites == 0);
+                CHECK(kernel_state.torn == 0);
+                CHECK(kernel_state.misaligned == 0);
+                CHECK(m.cache->counters().lookahead_loads > 0);
+                CHECK(m.cache->counters().lookahead_hits > 0);
+                if (layout == Layout::neighbours) CHECK(m.disk.requests <= m.cache->counters().loads());
+            }
+}
+
+TEST_CASE("stream/expert_cache: a guess that failed before it was wanted is read again, and is no fault") {
+    for (const std::size_t slots : {kTopK + 1 + 3, kExperts}) {
+        Rig rig(Layout::gaps, kExperts, kTopK, 400);
+        Machine m(rig, slots, Policy::lru, 1, {.automatic = false, .count = 3});
+        core::Buffer window(io::kBlock);
+        for (int round = 0; round < 20; ++round) {
+            Batch batch = random_batch(rig, 1);
+            if (batch.ids[0] < 0) continue;
+            const Batch before = batch;
+            m.disk.fail(0, ~std::uint64_t{0});
+            m.cache->predict(batch.layer, batch.ids.data(), 3);
+            io::Read last;  // one thread reads in order: when this one is over, so are the guesses
+            last.file = rig.places->at(kFirstMoe, 0, nullptr).pieces[0].place.file;
+            last.bytes = 8;
+            last.window = window.data();
+            m.reader.submit(last);
+            m.reader.wait(last);
+            m.disk.heal();
+            m.submit(batch);
+            CHECK(m.mistakes(before, batch) == 0);
+        }
+        CHECK_FALSE(m.cache->failure());
+        CHECK(m.cache->counters().drops > 0);
+    }
+}
+
+TEST_CASE("stream/expert_cache: with too few slots for a guess beside what a token needs there are no guesses") {
+    Rig rig(Layout::neighbours, kExperts, kTopK, 300);
+    Machine m(rig, kTopK + 3, Policy::lru, 2, {.automatic = false, .count = 3});
+    CHECK(m.cache->look_ahead() == 0);
+    CHECK(m.cache->wants_prediction(kFirstMoe) == 0);
 }
 
 TEST_CASE("stream/expert_cache: a disk on which nothing can be read fails every token, and every slot comes back") {
