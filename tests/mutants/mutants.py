@@ -6,7 +6,8 @@ class Mutant:
 
     traps  numbers of docs/TRAPS.md; empty for a clause of docs/NUMERICS.md, which `wrong` then names
     edits  (file, old text, new text), all applied together
-    tests  programs that should notice, as folders of tests/ or FOLDER/test_NAME
+    tests  programs that should notice: FOLDER/test_NAME is the file tests/FOLDER/test_NAME.cpp, FOLDER every test_*.cpp in
+           it. Files, not names of meson's tests: run.py makes a program of each file
     flags  compiler flags of the arch units, for what only shows with an instruction set
     """
 
@@ -28,6 +29,7 @@ MXFP4, SCALAR, E2M1, MATH = "k3/formats/mxfp4.hpp", "k3/simd/regs_scalar.hpp", "
 LANES, FENCE = "k3/simd/lanes.hpp", "k3/simd/fence.hpp"
 SESSION, EXPERTS, HEADER = "k3/engine/session.hpp", "k3/stream/expert_places.hpp", "k3/checkpoint/header.hpp"
 PATTERN, SPECIALS, TOKENIZER = "k3/text/pre_tokenizer.hpp", "k3/text/special_tokens.hpp", "k3/text/tokenizer.hpp"
+TRUNK, SLOTS, CACHE = "k3/stream/trunk.hpp", "k3/stream/expert_slots.hpp", "k3/stream/expert_cache.hpp"
 BPE, RANKS, STREAM, CUTS = "k3/text/bpe.hpp", "k3/text/rank_file.hpp", "k3/text/stream_decoder.hpp", "k3/text/long_input.hpp"
 
 FORMAT_TESTS = ("formats", "layers/test_linear", "kernels/test_matmul")
@@ -271,7 +273,7 @@ MUTANTS = [
     Mutant("expert-w1-w3-exchanged", [28], "w3 is bound as the gate of a routed expert, w1 as up",
            [(EXPERTS, "matrix(ExpertMatrix::gate, load.weights.gate);", "matrix(ExpertMatrix::up, load.weights.gate);"),
             (EXPERTS, "matrix(ExpertMatrix::up, load.weights.up);", "matrix(ExpertMatrix::gate, load.weights.up);")],
-           ("stream/test_stream", "golden")),
+           ("stream/test_expert_places", "golden")),
     Mutant("config-beta-default", [29], "a missing beta is 4",
            [(CONFIG, 'c.situ_beta = fields.real(in.text, {"activation_situ_beta", "situ_beta"}, Sign::positive);',
              'const auto beta = fields.find(in.text, {"activation_situ_beta", "situ_beta"}, Need::optional);\n'
@@ -380,7 +382,7 @@ MUTANTS = [
            [(BOUND, "return dtype == checkpoint::Dtype::f32 ? layers::Format::f32 : layers::Format::bf16;", "return layers::Format::bf16;")],
            ("model/test_bound_model", "golden")),
     Mutant("expert-neighbours-assumed", [50], "the tensors of an expert are read as one run wherever they are",
-           [(EXPERTS, "piece->place.offset + piece->place.bytes == part.place.offset", "true")], ("stream/test_stream", "golden")),
+           [(EXPERTS, "piece->place.offset + piece->place.bytes == part.place.offset", "true")], ("stream/test_expert_places", "golden")),
     Mutant("offsets-from-file-start", [51], "tensor offsets count from the start of the file",
            [(HEADER, "for (HeaderTensor& tensor : tensors_) tensor.info.offset += data_begin_;", "")], ("checkpoint/test_header", "checkpoint")),
     Mutant("truncated-shard-accepted", [54], "a shard that ends early is accepted",
@@ -393,6 +395,40 @@ MUTANTS = [
     Mutant("threads-split-state", [60], "all threads of the recurrence use one copy of the state",
            [(KDA, "detail::kda_head<A>(shape, w, rows, b, head, context.exec.local_of(thread));",
              "detail::kda_head<A>(shape, w, rows, b, head, context.exec.local_of(0));")], KDA_TESTS),
+    Mutant("budget-pinned-at-window", [60], "matrices that stay begin at their window, not at the tensor: the budget decides which",
+           [(TRUNK, "std::memmove(reads[k]->window, reads[k]->data(), walk_[i].place.bytes);", "")],
+           ("engine/test_streaming", "stream/test_trunk")),
+    Mutant("chunks-uncommitted", [60], "only the last step of a feed is committed: the chunk, and so the budget, decides",
+           [(SESSION, "forward_->commit(exec_, segment.state, ids.size());",
+             "if (last) forward_->commit(exec_, segment.state, ids.size());")], ("engine/test_streaming", "engine/test_session")),
+
+    # ------------------------------------------------------------------------------------------------------- streaming
+    Mutant("slot-given-out-while-filled", [55], "a slot that a wasted look-ahead is still being read into is read into again",
+           [(CACHE, "if (flight_of_[slot] != kNoFlight) arrive(slot);",
+             "if (flight_of_[slot] != kNoFlight) free_flights_.insert(free_flights_.begin(), flight_of_[slot]);")],
+           ("stream/test_expert_cache",)),
+    Mutant("expert-ready-before-read", [56], "an expert is computed as soon as it has a slot, its bytes there or not",
+           [(CACHE, "if (f == kNoFlight || there(flights_[f])) return work_[i];", "return work_[i];"),
+            (CACHE, "const bool there = land(work.key, work.slot, !work.guessed);",
+             """const std::uint32_t flight = flight_of_[work.slot];
+            const bool there = (flight != kNoFlight && !this->there(flights_[flight])) ||
+                               land(work.key, work.slot, !work.guessed);""")],
+           ("stream/test_expert_cache", "engine/test_streaming")),
+    Mutant("expert-in-use-evicted", [57], "a pin does not keep an expert that is still used from being evicted",
+           [(SLOTS, "replacement_.pin(slot);", ""), (SLOTS, "replacement_.unpin(slot);", "")],
+           ("stream/test_expert_slots",)),
+    Mutant("cache-below-one-token", [57], "a cache of fewer slots than a token needs is accepted",
+           [(CACHE, "if (options.slots < least_slots(places.top_k(), places.count()))", "if (false)")],
+           ("stream/test_expert_cache",)),
+    Mutant("ring-overwrites-panel-in-use", [58], "a panel goes to the start of the ring when those before it are in use, not gone",
+           [(TRUNK, "if (count_ == 0) return need <= capacity", "if (count_ == acquired_) return need <= capacity")],
+           ("stream/test_trunk", "engine/test_streaming")),
+    Mutant("guess-counted-as-resident", [59], "the first use of an expert that a look-ahead loaded counts as a resident hit",
+           [(SLOTS, "++(unused ? counters_.lookahead_hits : counters_.resident_hits);", "++counters_.resident_hits;")],
+           ("stream/test_expert_slots",)),
+    Mutant("batch-hit-counted-as-resident", [59], "a request for an expert that its own batch loads counts as a resident hit",
+           [(SLOTS, "++(seen_[key] != 0 ? counters_.prefetched_hits : counters_.misses);",
+             "++(seen_[key] != 0 ? counters_.resident_hits : counters_.misses);")], ("stream/test_expert_slots",)),
 
     # ----------------------------------------------------------------------------------------------------------- state
     Mutant("logits-of-first-chunk", [64], "the logits are those of the first chunk of the prompt",
@@ -581,11 +617,10 @@ MUTANTS = [
 ]
 
 NOT_APPLICABLE = {
-    49: "direct reads of aligned windows come with streaming",
-    52: "as 49",
+    49: "no mutant yet; stream/expert_places and io/reader read at any offset",
+    52: "no mutant yet; io/reader reads tails of any length, and short reads",
     53: "no container with fp16 scales is read",
-    55: "no expert cache yet", 56: "no expert cache yet", 57: "no expert cache yet", 58: "no trunk ring yet",
-    59: "no cache counters yet", 61: "no saved states yet", 63: "no saved states yet",
+    61: "no saved states yet", 63: "no saved states yet",
     71: "no chat renderer yet; text/tokenizer shows that encoding is not a homomorphism",
     73: "no chat renderer yet",
     74: "the drivers' prompt reader; the tests of tests/drivers are not run here",
