@@ -72,6 +72,21 @@ void make_trace_dir(const std::string& path) {
     }
 }
 
+/// What kept the trace from being written, if it was asked for: the result comes first, then this.
+std::optional<Error> write_trace(const run::Options& options, const k3::engine::Session& session,
+                                 const k3::engine::Plan& plan, const run::Outcome& outcome) {
+    const k3::stream::Trace* const trace = session.trace();
+    if (trace == nullptr) return std::nullopt;
+    try {
+        k3::stream::write_trace(
+            *trace, {.slots = plan.expert_slots, .policy = options.cache_policy, .counters = outcome.total.experts},
+            options.trace_dir);
+    } catch (const Error& error) {
+        return error;
+    }
+    return std::nullopt;
+}
+
 /// One line, the run's last on stderr, for an end that is not the asked one; its exit code.
 int finish(const run::Outcome& outcome, const run::Stdout& out, const std::string& result) {
     const std::string kept = std::to_string(outcome.ids.size()) + " tokens are in " + result;
@@ -154,23 +169,20 @@ int run_model(const run::Options& options) {
     }
     report.end_of_text(out.inside_line());
     const std::uint64_t peak_rss = k3::io::peak_rss_bytes();
-    // Only where the disk had a say: a second of probing after a short run would be all of it.
+    // Only where the disk had a say (a second of probing after a short run would be all of it), and within the budget.
     constexpr std::uint64_t kMuch = 4000000000;
-    if (!options.quiet && !outcome->interrupted && !outcome->failure &&
+    if (!options.quiet && peak_rss + run::kProbeBytes <= plan.ceiling && !session.files().packed() &&
+        !outcome->interrupted && !outcome->failure &&
         outcome->total.reader.bytes - outcome->loaded.reader.bytes > kMuch) {
         outcome->disk_ceiling = run::probe_disk(session.index(), 1.0);
     }
     report.totals(*outcome, request.prompt.size(), peak_rss);
-    if (const auto* trace = session.trace()) {
-        k3::stream::write_trace(
-            *trace, {.slots = plan.expert_slots, .policy = options.cache_policy, .counters = outcome->total.experts},
-            options.trace_dir);
-    }
+    const std::optional<Error> unwritten = write_trace(options, session, plan, *outcome);
     // The result is written first, so that the line about how it ended tells the truth about it.
-    const int code = outcome->failure       ? drivers::exit_code(outcome->failure->code())
-                     : out.failed()         ? drivers::kNotWritten
-                     : outcome->interrupted ? drivers::kInterrupted
-                                            : drivers::kSuccess;
+    const int code = outcome->failure            ? drivers::exit_code(outcome->failure->code())
+                     : out.failed() || unwritten ? drivers::kNotWritten
+                     : outcome->interrupted      ? drivers::kInterrupted
+                                                 : drivers::kSuccess;
     result.write(run::result_json({.options = options,
                                    .session = session,
                                    .plan = plan,
@@ -179,6 +191,7 @@ int run_model(const run::Options& options) {
                                    .has_text = tokenizer.has_value(),
                                    .peak_rss = peak_rss,
                                    .exit_code = code}));
+    if (unwritten && !outcome->failure && !out.failed()) throw *unwritten;
     return finish(*outcome, out, result.path());
 }
 

@@ -119,6 +119,9 @@ class Experts final : public layers::ExpertService {
     Record record{};
     const std::string& failure() const noexcept { return failure_; }
 
+    std::size_t wants_prediction(std::size_t) const noexcept override { return 0; }
+    void predict(std::size_t, const std::int32_t*, std::size_t) noexcept override {}
+
     void submit(const core::Exec& exec, std::size_t layer, const layers::Routes& routes, core::MatView<const float> z,
                 core::MatView<float> e, core::Fault* faults, core::Arena scratch) noexcept override {
         try {

@@ -21,11 +21,14 @@
 
 namespace k3::run {
 
+/// What probe_disk() holds while it runs.
+inline constexpr std::uint64_t kProbeBytes = std::uint64_t{24} << 20;
+
 /// Bytes a second over about `seconds`; 0 if it cannot be measured (no O_DIRECT, too little to read, files with holes:
 /// no disk is read where there is nothing).
 inline double probe_disk(const checkpoint::ShardIndex& index, double seconds) {
     using Clock = std::chrono::steady_clock;
-    constexpr std::size_t kPiece = std::size_t{1} << 20, kThreads = 32;
+    constexpr std::size_t kPiece = std::size_t{1} << 20, kThreads = 16;
     struct Piece {
         int file;
         off_t offset;

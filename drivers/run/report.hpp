@@ -157,11 +157,24 @@ class Report final : public Watcher {
                          count(e.prefetched_hits).c_str(), count(e.lookahead_hits).c_str(), count(e.misses).c_str(),
                          count(e.evictions).c_str(), show_bytes(t.expert_bytes.bytes).c_str());
         }
+        if (e.lookahead_loads > 0) {
+            std::fprintf(stderr, "%-9s%s experts read on a guess, %s used, %s pushed out unused%s\n", "guesses",
+                         count(e.lookahead_loads).c_str(), count(e.lookahead_hits).c_str(),
+                         count(e.lookahead_wasted).c_str(), t.look_ahead == 0 ? "; given up" : "");
+        }
+        if (t.reader.lost_direct > 0) {
+            std::fprintf(stderr,
+                         "%-9s%s files refused direct reads during the run: read through the page cache since\n",
+                         "note", count(t.reader.lost_direct).c_str());
+        }
         const double wall = outcome.prefill_seconds + outcome.decode_seconds;
         const double busy = t.reader.busy_seconds - outcome.loaded.reader.busy_seconds;
         const auto moved = static_cast<double>(t.reader.bytes - outcome.loaded.reader.bytes);
         if (busy <= 0 || wall <= 0) return;
         const double rate = moved / busy;
+        const auto& before = outcome.loaded.reader;
+        const double depth =
+            (t.reader.mean_depth * t.reader.busy_seconds - before.mean_depth * before.busy_seconds) / busy;
         std::string share;
         if (outcome.disk_ceiling > 0) {
             char text[80];
@@ -171,8 +184,8 @@ class Report final : public Watcher {
         }
         std::fprintf(stderr,
                      "%-9s%.2f GB/s while reading%s; reading %.0f%% of the time, %.1f at a time, starved %.3f s\n",
-                     "disk", rate / 1e9, share.c_str(), 100 * std::min(1.0, busy / wall), t.reader.mean_depth,
-                     t.reader.starved_seconds);
+                     "disk", rate / 1e9, share.c_str(), 100 * std::min(1.0, busy / wall), depth,
+                     t.reader.starved_seconds - outcome.loaded.reader.starved_seconds);
         std::fprintf(stderr, "%-9s%.3f s for the trunk and %.3f s for experts, %.0f%% of the time\n", "waited",
                      t.trunk.wait_seconds, t.expert_bytes.wait_seconds, 100 * std::min(1.0, t.wait_seconds() / wall));
     }

@@ -137,13 +137,14 @@ inline std::string result_json(const RunFacts& run) {
                       {"peak_rss_bytes", run.peak_rss}};
     json["experts"] = detail::experts_json(t.experts);
     json["reader"] = {{"kind", detail::reader_name(run.session.reader().kind())},
-                      {"direct", run.session.files().why_buffered().empty()},
+                      {"direct", run.session.files().why_buffered().empty() && t.reader.lost_direct == 0},
                       {"bytes", t.reader.bytes},
                       {"pieces", t.reader.pieces},
                       {"busy_seconds", t.reader.busy_seconds},
                       {"mean_depth", t.reader.mean_depth},
                       {"starved_seconds", t.reader.starved_seconds},
                       {"retries", t.reader.retries},
+                      {"lost_direct", t.reader.lost_direct},
                       {"loading_bytes", o.loaded.reader.bytes},
                       {"loading_busy_seconds", o.loaded.reader.busy_seconds},
                       {"disk_ceiling_bytes_per_second", o.disk_ceiling}};

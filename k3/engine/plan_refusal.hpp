@@ -16,7 +16,7 @@ namespace k3::engine {
 inline Error plan_refusal(const stream::Plan& plan, std::size_t fits, std::size_t fixed_chunk) {
     const bool too_high = plan.asked_ceiling && plan.total() <= plan.ceiling && plan.ceiling > plan.available;
     const std::uint64_t there = too_high ? plan.available : std::min(plan.ceiling, plan.available);
-    const std::string who = plan.asked_ceiling && !too_high ? "as asked for" : plan.limited_by;
+    const std::string who = plan.asked_ceiling && plan.ceiling <= plan.available ? "as asked for" : plan.limited_by;
     const auto mb = [](std::uint64_t bytes) { return std::to_string((bytes + 999999) / 1000000) + " MB"; };
     // As an option takes it, and a little more: what the program itself holds differs from run to run.
     const auto option = [](std::uint64_t bytes) { return "--memory " + std::to_string(bytes / 1000000 + 2) + "M"; };

@@ -1,9 +1,10 @@
 #ifndef K3_ENGINE_SESSION_HPP
 #define K3_ENGINE_SESSION_HPP
 // One model, one sequence: open a checkpoint, plan its memory, load it, feed tokens, get logits. Errors leave as
-// k3::Error; a step that fails leaves the
-// sequence as it was before that step.
+// k3::Error; a step that fails leaves the sequence as it was before that step.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <latch>
 #include <memory>
@@ -12,16 +13,21 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "k3/checkpoint/shard_index.hpp"
+#include "k3/core/buffer.hpp"
+#include "k3/core/error.hpp"
 #include "k3/engine/arches.hpp"
 #include "k3/engine/plan_refusal.hpp"
 #include "k3/io/memory_limits.hpp"
+#include "k3/io/reader.hpp"
 #include "k3/model/bound_model.hpp"
 #include "k3/model/state.hpp"
 #include "k3/stream/embedding_rows.hpp"
 #include "k3/stream/expert_cache.hpp"
+#include "k3/stream/expert_places.hpp"
 #include "k3/stream/plan.hpp"
 #include "k3/stream/stream_files.hpp"
 #include "k3/stream/trunk.hpp"
@@ -55,6 +61,7 @@ struct Traffic {
     stream::ExpertTraffic expert_bytes{};
     std::uint64_t embedding_bytes = 0;
     io::ReaderStats reader{};
+    std::size_t look_ahead = 0;  // experts guessed for each layer now
     std::uint64_t bytes() const noexcept {
         return trunk.pinned_bytes + trunk.streamed_bytes + expert_bytes.bytes + embedding_bytes;
     }
@@ -69,6 +76,9 @@ using LoadProgress = std::function<void(std::uint64_t, std::uint64_t)>;
 
 class Session {
   public:
+    Session(Session&&) = default;
+    Session& operator=(Session&&) = delete;  // reads under way must end before the files they read from close
+
     /// Reads the config, indexes the shards, binds every tensor the config asks for. No big weight is read yet.
     /// Errors: Code::config, checkpoint, tensor, read, usage.
     static Session open(const Options& options) { return Session(options); }
@@ -82,16 +92,21 @@ class Session {
     /// for is too small to run with.
     Plan plan(std::size_t positions) const {
         const Parts& p = *parts_;
+        io::MemoryLimit limit = io::memory_limit();
+        if (loaded()) {  // load() gives back what it holds before it takes anything
+            const std::uint64_t now = io::rss_bytes();
+            if (limit.bytes != io::kUnlimited && now > held_) limit.bytes += now - held_;
+        }
         return stream::make_plan({.walk = p.walk,
                                   .experts = p.places.count(),
                                   .least_slots = stream::least_slots(p.places.top_k(), p.places.count()),
                                   .slot_bytes = p.places.slot_bytes(),
                                   .keys = p.places.keys(),
                                   .most_distinct = p.places.experts(),
-                                  .trace = options_.trace ? trace_bytes(positions) : 0,
+                                  .trace = trace_bytes(positions),
                                   .policy = options_.policy,
                                   .held = loaded() ? held_ : io::rss_bytes(),
-                                  .limit = io::memory_limit(),
+                                  .limit = std::move(limit),
                                   .positions = positions,
                                   .fixed_chunk = options_.prefill_chunk,
                                   .step_memory = [&](std::size_t chunk) { return step_memory(chunk, positions); }},
@@ -99,7 +114,8 @@ class Session {
     }
 
     /// Takes the memory of a plan and reads what stays in it. Errors: Code::plan (with what is needed, what there is
-    /// and what would fit), Code::read. May be called again, for another number of positions: the sequence starts over.
+    /// and what would fit), Code::read. May be called again, also after it failed: all is given back first, the
+    /// sequence starts over. progress must not throw.
     void load(std::size_t positions, const LoadProgress& progress = {}) { load(plan(positions), progress); }
     void load(const Plan& plan, const LoadProgress& progress = {}) {
         if (plan.positions > parts_->config.shape.max_positions)
@@ -109,24 +125,22 @@ class Session {
                         "shorten the prompt or ask for fewer tokens");
         if (!plan.fits()) refuse(plan);
         require_threads(options_.threads);
-        if (!loaded()) held_ = plan.held;
+        unload();
+        held_ = plan.held;
         const model::StepBytes step = forward_->step_bytes(plan.prefill_chunk, 1, plan.positions);
         local_ = core::Buffer(options_.threads * step.local);
         shared_ = core::Buffer(step.shared);
         workspace_ = core::Buffer(step.workspace);
         exec_ = {options_.threads, local_.data(), step.local, shared_.data(), step.shared, options_.least_work};
         logits_.assign(parts_->config.shape.vocab, 0.0F);
-        chunk_ = plan.prefill_chunk;
-        positions_ = plan.positions;
-        if (!loaded()) {
-            Parts& p = *parts_;
-            auto streaming = std::make_unique<Streaming>(p, options_, plan);
-            streaming->trunk.load(progress);  // may throw: then nothing is loaded, and it can be tried again
-            streaming_ = std::move(streaming);
-        }
+        auto streaming = std::make_unique<Streaming>(*parts_, options_, plan, trace_bytes(plan.positions));
+        streaming->trunk.load(progress);
         forward_ = make_forward(options_.arch, parts_->bound.view());  // the view now points at the weights
-        streaming_->experts.use(forward_->expert_kernel());
+        streaming->experts.use(forward_->expert_kernel());
         state_ = std::make_unique<model::State>(parts_->bound.view());
+        streaming_ = std::move(streaming);
+        chunk_ = plan.prefill_chunk;
+        positions_ = plan.positions;  // last: until here, feed() refuses
     }
     bool loaded() const noexcept { return streaming_ != nullptr; }
 
@@ -138,6 +152,7 @@ class Session {
         t.experts = streaming_->experts.counters();
         t.expert_bytes = streaming_->experts.traffic();
         t.reader = streaming_->reader.stats();
+        t.look_ahead = streaming_->experts.look_ahead();
         return t;
     }
     const stream::ExpertPlaces& experts() const noexcept { return parts_->places; }
@@ -211,7 +226,7 @@ class Session {
 
     /// What load() makes.
     struct Streaming {
-        Streaming(Parts& p, const Options& o, const Plan& plan)
+        Streaming(Parts& p, const Options& o, const Plan& plan, std::uint64_t trace_bytes)
             : reader({.kind = o.reader}),
               trunk(p.walk, weights_of(p.bound), p.embedding, reader,
                     {.pinned = plan.pinned_matrices,
@@ -224,7 +239,7 @@ class Session {
                        .policy = o.policy,
                        .pages = o.pages,
                        .most_tokens = plan.prefill_chunk,
-                       .trace = o.trace}) {
+                       .trace_bytes = trace_bytes / kGrowth}) {
             // Memory that is read into again and again. Registering pins it; a larger cache stays as it is.
             constexpr std::size_t kMost = std::size_t{1} << 30;
             for (const std::span<std::byte> memory : {trunk.ring(), experts.memory()})
@@ -246,9 +261,20 @@ class Session {
         stream::ExpertCache experts;
     };
 
-    /// A list that grows by doubling holds its contents up to three times while it moves.
+    /// A list that grows by doubling takes up to three times its contents while it moves.
+    static constexpr std::uint64_t kGrowth = 3;
+    /// For a request and a guess of every expert of every token; what asks for more (--recompute) is cut, and says so.
     std::uint64_t trace_bytes(std::size_t positions) const {
-        return std::uint64_t{3} * positions * layers() * parts_->places.top_k() * sizeof(std::uint32_t);
+        if (!options_.trace) return 0;
+        constexpr std::uint64_t kLeast = std::uint64_t{1} << 20;
+        const std::uint64_t each = 2 * parts_->places.top_k() * sizeof(std::uint32_t) + sizeof(stream::TraceBatch);
+        return kGrowth * (kLeast + positions * layers() * each);
+    }
+    void unload() noexcept {
+        positions_ = 0;
+        state_.reset();
+        streaming_.reset();
+        for (core::Buffer* buffer : {&local_, &shared_, &workspace_}) *buffer = core::Buffer();
     }
     stream::StepMemory step_memory(std::size_t chunk, std::size_t positions) const {
         const model::StepBytes step = forward_->step_bytes(chunk, 1, positions);

@@ -94,8 +94,8 @@ class Reader {
     Error error_of(const Read& read) const { return queue_.error_of(read); }
 
     /// Lets io_uring read into this memory without pinning its pages for each read; before the first submit, and the
-    /// memory outlives the reader. False if that is not to be had (threads, RLIMIT_MEMLOCK, a submit before): all works
-    /// as well without.
+    /// memory outlives its last read. False if that is not to be had (threads, RLIMIT_MEMLOCK, a submit before): all
+    /// works as well without.
     bool register_memory(std::span<std::byte> memory) noexcept {
         return uring_ != nullptr && uring_->register_memory(memory);
     }

@@ -42,9 +42,9 @@ class ExpertService {
                         core::MatView<float> e, core::Fault* faults, core::Arena scratch) noexcept = 0;
 
     /// How many experts of a layer to come it would like to have predicted; 0: none.
-    virtual std::size_t wants_prediction(std::size_t) const noexcept { return 0; }
+    virtual std::size_t wants_prediction(std::size_t layer) const noexcept = 0;
     /// A guess at what submit(layer) will ask for, the likeliest first. Changes when bytes move, never a result.
-    virtual void predict(std::size_t, const std::int32_t*, std::size_t) noexcept {}
+    virtual void predict(std::size_t layer, const std::int32_t* ids, std::size_t count) noexcept = 0;
 
   protected:
     ~ExpertService() = default;

@@ -141,7 +141,9 @@ class State {
 
     void make_log(std::size_t tokens) {
         const std::size_t each = 6 * width_ + heads_;
-        if (log_memory_.size() == 0) log_memory_ = core::Buffer(kda_layers_ * kLogTokens * each * sizeof(float));
+        if (log_memory_.size() == 0)
+            log_memory_ = core::Buffer(kda_layers_ * kLogTokens * each * sizeof(float),
+                                       core::Pages::ordinary);  // a short step touches a part of each layer's
         for (std::size_t i = 0; i < kda_layers_; ++i) {
             float* at = log_memory_.as<float>() + i * kLogTokens * each;
             const auto take = [&at](std::size_t n) {

@@ -2,9 +2,13 @@
 #define K3_STREAM_EMBEDDING_ROWS_HPP
 // The embedding table never is in memory: one row is read per new token. By itself the weight source of a resident
 // model.
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "k3/checkpoint/shard_index.hpp"
+#include "k3/core/error.hpp"
+#include "k3/io/file.hpp"
 #include "k3/layers/weight.hpp"
 
 namespace k3::stream {

@@ -3,6 +3,8 @@
 // Routed experts out of a cache of slots: who is where is decided by ExpertSlots, bytes come from the reader, work
 // starts on each expert as it arrives. Which expert is computed first depends on the disk; what is computed does not:
 // outputs are kept by (token, rank) and summed in rank order by the layer.
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "k3/core/buffer.hpp"
+#include "k3/core/error.hpp"
 #include "k3/core/parallel.hpp"
 #include "k3/io/reader.hpp"
 #include "k3/io/stopwatch.hpp"
@@ -36,12 +39,12 @@ struct ExpertCacheOptions {
     LookAhead look_ahead{};
     Policy policy = Policy::lfru;
     core::Pages pages = core::Pages::huge;
-    std::size_t most_tokens = 1;  // of a step
-    bool trace = false;           // record what is asked for
+    std::size_t most_tokens = 1;    // of a step
+    std::uint64_t trace_bytes = 0;  // what is asked for is recorded until this much is used; 0: it is not
 };
 
 struct ExpertTraffic {
-    std::uint64_t bytes = 0;  // of experts that were asked for
+    std::uint64_t bytes = 0;  // read, of experts that were used; a guess counts when it is first used
     double wait_seconds = 0;  // no expert was ready to compute
 };
 
@@ -72,13 +75,15 @@ class ExpertCache final : public layers::ExpertService {
           flights_(std::make_unique<Flight[]>(kFlights)),
           flight_of_(options.slots, kNoFlight),
           look_ahead_(options.look_ahead) {
+        look_ahead_.count = std::min(look_ahead_.count, places.top_k());
         // A guess must not push out what the present token needs, nor what was guessed beside it.
         if (options.slots < places.top_k() + 1 + look_ahead_.count) look_ahead_.count = 0;
         ahead_.reserve(kFlights);
-        if (options.trace)
-            recorder_.emplace(TraceShape{static_cast<std::uint32_t>(places.layers()),
-                                         static_cast<std::uint32_t>(places.experts()),
-                                         static_cast<std::uint32_t>(places.top_k()), places.expert_bytes()});
+        if (options.trace_bytes != 0)
+            recorder_.emplace(
+                TraceShape{static_cast<std::uint32_t>(places.layers()), static_cast<std::uint32_t>(places.experts()),
+                           static_cast<std::uint32_t>(places.top_k()), places.expert_bytes()},
+                options.trace_bytes);
         if (options.slots < least_slots(places.top_k(), places.count()))
             throw Error(Code::plan,
                         std::to_string(options.slots) + " expert slots are fewer than the " +
@@ -125,6 +130,7 @@ class ExpertCache final : public layers::ExpertService {
                 return send();
             }
             if (there) fault = run_expert(exec, kernel_, work.weights, situ_, routes.top_k, tokens, z, e, scratch);
+            if (there) traffic_.bytes += work.bytes;
             work.sound = !fault;
             work.finished = true;
             if (work.sound) return;
@@ -139,7 +145,9 @@ class ExpertCache final : public layers::ExpertService {
             [&](std::size_t i, std::uint32_t key, std::uint32_t slot, Outcome outcome) noexcept {
             Work& work = work_[i];
             const ExpertLoad load = places_.at(layer, key - base, slot_at(slot));
-            work = {key, slot, load.weights, outcome == Outcome::lookahead, false, true};
+            work = {
+                key,   slot, load.weights, outcome == Outcome::resident ? 0 : load.bytes, outcome == Outcome::lookahead,
+                false, true};
             if (outcome == Outcome::miss) depart(slot, load, io::Urgency::now);
             if (outcome == Outcome::lookahead && flight_of_[slot] != kNoFlight) hurry(flights_[flight_of_[slot]]);
             reserved_ = i + 1;
@@ -156,7 +164,7 @@ class ExpertCache final : public layers::ExpertService {
     void predict(std::size_t layer, const std::int32_t* ids, std::size_t count) noexcept override {
         end_arrived_look_aheads();
         const std::uint32_t base = static_cast<std::uint32_t>(layer * places_.experts());
-        for (std::size_t i = 0; i < count && !free_flights_.empty(); ++i) {
+        for (std::size_t i = 0; i < count && free_flights_.size() > kMostInFlight; ++i) {  // a batch needs the others
             const std::uint32_t key = base + static_cast<std::uint32_t>(ids[i]);
             if (recorder_) recorder_->lookahead(key);
             const auto slot = slots_.prefetch(key);
@@ -190,13 +198,13 @@ class ExpertCache final : public layers::ExpertService {
         std::array<io::Read, 6> reads;
         std::array<std::size_t, 6> shift{};
         std::size_t count = 0;
-        std::uint64_t bytes = 0;
     };
     /// An expert of the present batch.
     struct Work {
         std::uint32_t key = 0, slot = 0;
         layers::ExpertWeights weights{};
-        bool guessed = false;  // a look-ahead brings it
+        std::uint64_t bytes = 0;  // read for it
+        bool guessed = false;     // a look-ahead brings it
         bool finished = false, sound = true;
     };
 
@@ -238,7 +246,6 @@ class ExpertCache final : public layers::ExpertService {
         flight_of_[slot] = f;
         Flight& flight = flights_[f];
         flight.count = load.count;
-        flight.bytes = load.bytes;
         for (std::size_t p = 0; p < load.count; ++p) {
             io::Read& read = flight.reads[p];
             const ExpertLoad::Piece& piece = load.pieces[p];
@@ -297,7 +304,6 @@ class ExpertCache final : public layers::ExpertService {
                 std::memmove(data - flight.shift[p], data, read.bytes);
             }
         }
-        if (sound) traffic_.bytes += flight.bytes;
         flight_of_[slot] = kNoFlight;
         free_flights_.push_back(f);
         return sound;

@@ -13,6 +13,7 @@
 #include "k3/core/error.hpp"
 #include "k3/io/memory_limits.hpp"
 #include "k3/stream/expert_cache.hpp"
+#include "k3/stream/expert_slots.hpp"
 #include "k3/stream/trunk_layout.hpp"
 
 namespace k3::stream {

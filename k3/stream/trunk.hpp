@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "k3/core/buffer.hpp"
+#include "k3/core/error.hpp"
 #include "k3/io/reader.hpp"
 #include "k3/io/stopwatch.hpp"
 #include "k3/layers/weight.hpp"
@@ -37,7 +38,7 @@ struct TrunkCounters {
     std::uint64_t pinned_bytes = 0;    // read once, by load()
     std::uint64_t streamed_bytes = 0;  // of panels that were used
     std::uint64_t lm_head_bytes = 0;   // part of streamed_bytes
-    std::uint64_t dropped_bytes = 0;   // read ahead and not used: a step was taken back, or nothing followed
+    std::uint64_t dropped_bytes = 0;   // asked for ahead and not used: a step was taken back
     std::uint64_t panels = 0;
     double wait_seconds = 0;  // a step stood still for a panel
 };
@@ -65,6 +66,7 @@ class Trunk final : public layers::WeightSource {
     ~Trunk() { drop_all(); }
 
     /// Reads what stays and points its weights at it. progress(done, total) in bytes. Errors: Code::read.
+    /// progress must not throw: reads are under way.
     void load(const std::function<void(std::uint64_t, std::uint64_t)>& progress = {}) {
         std::vector<std::unique_ptr<io::Read>> reads;
         std::vector<io::Read*> batch;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <string_view>
 #include <vector>
 
 #include "k3/io/stream_file.hpp"
@@ -102,22 +103,20 @@ inline std::uint64_t pinned_bytes(const std::vector<TrunkMatrix>& walk, const st
     return bytes;
 }
 
-/// Bytes that a step reads because they do not stay, and the largest matrix among them that cannot be cut.
+/// Bytes that a step reads because they do not stay; those of lm_head only if it wants logits.
 struct StreamedBytes {
-    std::uint64_t per_step = 0, lm_head = 0, largest_undivided = 0, largest_row = 0;
+    std::uint64_t per_step = 0, lm_head = 0;
 };
 inline StreamedBytes streamed_bytes(const std::vector<TrunkMatrix>& walk, const std::vector<bool>& pinned) {
     StreamedBytes sum;
     for (std::size_t i = 0; i < walk.size(); ++i) {
         if (pinned[i]) continue;
         (walk[i].lm_head ? sum.lm_head : sum.per_step) += walk[i].place.bytes;
-        if (walk[i].undivided) sum.largest_undivided = std::max(sum.largest_undivided, walk[i].window_bytes());
-        sum.largest_row = std::max<std::uint64_t>(sum.largest_row, walk[i].row_bytes);
     }
     return sum;
 }
 
-/// One slot of the ring: the largest panel there can be. `undivided` and `row` are of all matrices that may stream.
+/// One slot of the ring: the largest panel there can be.
 inline std::uint64_t ring_slot_bytes(const std::vector<TrunkMatrix>& walk, std::uint64_t panel_bytes = kPanelBytes) {
     std::uint64_t slot = 0;
     for (const TrunkMatrix& m : walk) {

@@ -5,6 +5,7 @@
 
 #include "engine/panels.hpp"
 #include "layers/data.hpp"
+#include "support/no_predictions.hpp"
 
 using namespace k3;
 using namespace k3::tests;
@@ -51,7 +52,7 @@ Fixture random_fixture(Weights& made, Format trunk, Format expert, std::size_t t
 }
 
 /// Experts one (token, rank) at a time, in any order; keeps what it was asked and what it answered.
-struct Service final : layers::ExpertService {
+struct Service final : NoPredictions {
     enum Order { forward, backward, threaded };
     const LayerTable* table = nullptr;
     const Fixture* f = nullptr;
@@ -104,7 +105,7 @@ struct Service final : layers::ExpertService {
 };
 
 /// Delivers the same row for every slot.
-struct Constant final : layers::ExpertService {
+struct Constant final : NoPredictions {
     float value = 0;
     std::vector<std::int32_t> ids;
     void submit(const core::Exec&, std::size_t, const layers::Routes& routes, core::MatView<const float>,
@@ -219,7 +220,7 @@ TEST_CASE("layers/moe: golden weights within the layer's budget, following legal
         const std::size_t tokens = 24;
         const Floats x = made.rng.normals(tokens * c.hidden);
         const Bounded xx = oracle::exact(mat(x, tokens, c.hidden));
-        struct Watch final : layers::ExpertService {
+        struct Watch final : NoPredictions {
             layers::ExpertService* inner = nullptr;
             std::vector<std::int32_t> ids;
             std::size_t layer = 0;
@@ -368,7 +369,7 @@ TEST_CASE("layers/moe: trap 21, weights from the biased scores; trap 22, bias ig
     const Floats logits{2, 1.5F, -1, 0.2F, -0.4F, 0.9F};
     fix.bias = {0, 0, 5, 0, 4, 0};  // chosen: 2, then 4, though 0 and 1 score higher
     fix.w.bias = fix.bias.data();
-    struct First final : layers::ExpertService {  // rank 0 delivers 1, rank 1 delivers 0: y = the first weight
+    struct First final : NoPredictions {  // rank 0 delivers 1, rank 1 delivers 0: y = the first weight
         std::vector<std::int32_t> ids;
         void submit(const core::Exec&, std::size_t, const layers::Routes& routes, core::MatView<const float>,
                     core::MatView<float> out, core::Fault*, core::Arena) noexcept override {
@@ -437,7 +438,7 @@ TEST_CASE(
     const Floats norm(6, 1.0F);
     fix.shape.latent_norm = true;
     fix.w.norm = norm.data();
-    struct Two final : layers::ExpertService {
+    struct Two final : NoPredictions {
         void submit(const core::Exec&, std::size_t, const layers::Routes&, core::MatView<const float>,
                     core::MatView<float> out, core::Fault*, core::Arena) noexcept override {
             for (std::size_t i = 0; i < out.cols; ++i)

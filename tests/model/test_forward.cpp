@@ -8,6 +8,7 @@
 #include "engine/panels.hpp"
 #include "engine/rig.hpp"
 #include "support/doctest.hpp"
+#include "support/no_predictions.hpp"
 
 using namespace k3;
 using namespace k3::tests;
@@ -502,7 +503,7 @@ void stream_all(Changed& changed, PanelSource& source) {
 }
 
 /// Computes as the resident service does, then fails chosen experts and poisons what they would have delivered.
-struct FailingExperts final : layers::ExpertService {
+struct FailingExperts final : NoPredictions {
     layers::ExpertService* inner = nullptr;
     std::size_t at_layer = 0;
     std::int32_t expert = -1;
@@ -716,9 +717,52 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "model/forward: look-ahead asks for a layer before that layer's turn, in decode only, with ids of the router that "
+    "layer has; it moves no bit, whatever the service does with it") {
+    struct Watch final : layers::ExpertService {
+        layers::ExpertService* inner = nullptr;
+        std::size_t wanted = 2, submitted = 0, wrong = 0;
+        std::vector<std::size_t> predicted;
+        std::size_t wants_prediction(std::size_t) const noexcept override { return wanted; }
+        void predict(std::size_t layer, const std::int32_t* ids, std::size_t count) noexcept override {
+            predicted.push_back(layer);
+            wrong += layer != submitted + 1 || count != 2 || ids[0] == ids[1];
+            for (std::size_t i = 0; i < count; ++i) wrong += ids[i] < 0 || ids[i] >= 7;
+        }
+        void submit(const core::Exec& exec, std::size_t layer, const layers::Routes& routes,
+                    core::MatView<const float> z, core::MatView<float> e, core::Fault* faults,
+                    core::Arena scratch) noexcept override {
+            submitted = layer;
+            inner->submit(exec, layer, routes, z, e, faults, scratch);
+        }
+    };
+    const Ids ids = some_ids(9, golden_b().vocab(), 6);
+    for (const ArchName arch : engine::arches_of_this_cpu()) {
+        Runner runner(golden_b(), arch, 2);
+        golden_b().experts.use(runner.forward().expert_kernel());
+        Sequence plain(runner), watched(runner);
+        REQUIRE_FALSE(plain.feed(runner, part(ids, 0, 8), 1));
+        REQUIRE_FALSE(plain.feed(runner, part(ids, 8, 1), 1));
+        Watch watch;
+        watch.inner = &golden_b().experts;
+        runner.services.experts = &watch;
+        REQUIRE_FALSE(watched.feed(runner, part(ids, 0, 8), 1));
+        CHECK(watch.predicted.empty());  // eight tokens at once: every expert is wanted anyway
+        REQUIRE_FALSE(watched.feed(runner, part(ids, 8, 1), 1));
+        CHECK(watch.predicted == std::vector<std::size_t>{2, 3, 4, 5, 6, 7, 8});
+        CHECK(watch.wrong == 0);
+        CHECK(same_bits(watched.logits, plain.logits));
+        watch.wanted = 0;
+        watch.predicted.clear();
+        REQUIRE_FALSE(watched.feed(runner, part(ids, 0, 1), 1));
+        CHECK(watch.predicted.empty());
+    }
+}
+
+TEST_CASE(
     "model/forward: services and progress run under the contract's environment; the caller's own comes back after the "
     "step") {
-    struct Watch final : layers::ExpertService {
+    struct Watch final : NoPredictions {
         layers::ExpertService* inner = nullptr;
         bool right = true;
         std::size_t calls = 0;

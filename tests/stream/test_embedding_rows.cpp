@@ -17,7 +17,7 @@ std::string table(const char* dtype, std::size_t size) {
 }
 }  // namespace
 
-TEST_CASE("engine/embedding_rows: rows in the order asked for, twice if asked twice, bf16 and f32; bytes are counted") {
+TEST_CASE("stream/embedding_rows: rows in the order asked for, twice if asked twice, bf16 and f32; bytes are counted") {
     for (const auto& [dtype, size, format] :
          {std::tuple{"BF16", std::size_t{2}, layers::Format::bf16}, {"F32", std::size_t{4}, layers::Format::f32}}) {
         const TempFolder folder;
