@@ -41,7 +41,10 @@ inline double probe_disk(const checkpoint::ShardIndex& index, double seconds) {
         if (file < 0) continue;
         files.push_back(file);
         struct stat info {};
-        if (::fstat(file, &info) != 0 || info.st_blocks * 512 < info.st_size / 2) continue;
+        if (::fstat(file, &info) != 0 || info.st_blocks * 512 < info.st_size / 2) {
+            for (const int open : files) ::close(open);
+            return 0;
+        }
         for (std::uint64_t at = 0; at + kPiece <= shard.file.size(); at += kPiece)
             pieces.push_back({file, static_cast<off_t>(at)});
     }
