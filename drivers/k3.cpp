@@ -87,23 +87,22 @@ std::optional<Error> write_trace(const run::Options& options, const k3::engine::
     return std::nullopt;
 }
 
-/// One line, the run's last on stderr, for an end that is not the asked one; its exit code.
-int finish(const run::Outcome& outcome, const run::Stdout& out, const std::string& result) {
-    const std::string kept = std::to_string(outcome.ids.size()) + " tokens are in " + result;
-    if (outcome.failure) {
-        std::fprintf(stderr, "k3: %s; the %s\n", outcome.failure->what(), kept.c_str());
-        return drivers::exit_code(outcome.failure->code());
-    }
-    if (out.failed()) {
-        std::fprintf(stderr, "k3: standard output could not be written: %s; check where it goes, the %s\n",
-                     std::strerror(out.reason()), kept.c_str());
-        return drivers::kNotWritten;
-    }
-    if (outcome.interrupted) {
-        std::fprintf(stderr, "k3: interrupted; the %s\n", kept.c_str());
-        return drivers::kInterrupted;
-    }
-    return drivers::kSuccess;
+/// How a run ended: the exit code, and the last line on stderr if the end is not the one that was asked for.
+struct Ending {
+    int code = drivers::kSuccess;
+    std::string line{};
+};
+
+Ending ending_of(const run::Outcome& outcome, const run::Stdout& out, const std::optional<Error>& unwritten,
+                 const std::string& result) {
+    const std::string kept = "the " + std::to_string(outcome.ids.size()) + " tokens are in " + result;
+    if (outcome.failure) return {drivers::exit_code(outcome.failure->code()), outcome.failure->what() + ("; " + kept)};
+    if (out.failed())
+        return {drivers::kNotWritten, std::string("standard output could not be written: ") +
+                                          std::strerror(out.reason()) + "; check where it goes, " + kept};
+    if (unwritten) return {drivers::exit_code(unwritten->code()), unwritten->what()};
+    if (outcome.interrupted) return {drivers::kInterrupted, "interrupted; " + kept};
+    return {};
 }
 
 int run_model(const run::Options& options) {
@@ -178,11 +177,7 @@ int run_model(const run::Options& options) {
     }
     report.totals(*outcome, request.prompt.size(), peak_rss);
     const std::optional<Error> unwritten = write_trace(options, session, plan, *outcome);
-    // The result is written first, so that the line about how it ended tells the truth about it.
-    const int code = outcome->failure            ? drivers::exit_code(outcome->failure->code())
-                     : out.failed() || unwritten ? drivers::kNotWritten
-                     : outcome->interrupted      ? drivers::kInterrupted
-                                                 : drivers::kSuccess;
+    const Ending ending = ending_of(*outcome, out, unwritten, result.path());
     result.write(run::result_json({.options = options,
                                    .session = session,
                                    .plan = plan,
@@ -190,9 +185,10 @@ int run_model(const run::Options& options) {
                                    .prompt = request.prompt,
                                    .has_text = tokenizer.has_value(),
                                    .peak_rss = peak_rss,
-                                   .exit_code = code}));
-    if (unwritten && !outcome->failure && !out.failed()) throw *unwritten;
-    return finish(*outcome, out, result.path());
+                                   .exit_code = ending.code}));
+    // Only now, so that the line tells the truth about the result.
+    if (!ending.line.empty()) std::fprintf(stderr, "k3: %s\n", ending.line.c_str());
+    return ending.code;
 }
 
 int main_body(int argc, char** argv) {

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "drivers/command_line.hpp"
 #include "drivers/exit_code.hpp"
 #include "drivers/pack/copy.hpp"
 #include "drivers/pack/plan.hpp"
@@ -56,13 +57,7 @@ int run(int argc, char** argv) {
     CLI::App app("Packs the trunk of a Kimi K3 checkpoint: everything of its layers but the routed experts.",
                  "k3-pack");
     declare(app, args);
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::Success& success) {
-        return app.exit(success);
-    } catch (const CLI::ParseError& error) {
-        throw k3::Error(k3::Code::usage, error.what(), "see k3-pack --help");
-    }
+    if (!k3::drivers::parse_command_line(app, argc, argv)) return k3::drivers::kSuccess;
     std::signal(SIGINT, [](int) { g_stop = true; });
     std::signal(SIGTERM, [](int) { g_stop = true; });
     const auto config = k3::model::read_config(args.model + "/config.json");

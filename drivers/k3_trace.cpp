@@ -13,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "drivers/command_line.hpp"
 #include "drivers/exit_code.hpp"
 #include "drivers/sizes.hpp"
 #include "drivers/trace/chart.hpp"
@@ -114,13 +115,7 @@ int run(int argc, char** argv) {
     Arguments args;
     CLI::App app("Replays a recorded expert trace at any capacity and policy.", "k3-trace");
     declare(app, args);
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::Success& success) {
-        return app.exit(success);
-    } catch (const CLI::ParseError& error) {
-        throw Error(Code::usage, error.what(), "see k3-trace --help");
-    }
+    if (!k3::drivers::parse_command_line(app, argc, argv)) return k3::drivers::kSuccess;
     const auto policies = parse_policies(args.policy);
     const double disk = parse_disk(args.disk);
     const auto expert_bytes =

@@ -24,6 +24,7 @@
 #include "k3/io/cpu_limits.hpp"
 #include "k3/io/file.hpp"
 #include "k3/io/guess.hpp"
+#include "k3/io/jobs.hpp"
 #include "k3/io/json_text.hpp"
 #include "k3/io/memory_limits.hpp"
 #include "k3/io/parallel_read.hpp"

@@ -9,14 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <mutex>
 #include <span>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 #include "drivers/pack/plan.hpp"
@@ -25,6 +22,7 @@
 #include "k3/core/error.hpp"
 #include "k3/io/atomic_file.hpp"
 #include "k3/io/file.hpp"
+#include "k3/io/jobs.hpp"
 
 namespace k3::pack {
 
@@ -66,37 +64,20 @@ inline constexpr std::uint64_t kPiece = checkpoint::SafetensorsWriter::kPiece;
 template <class Body>
 void for_pieces(std::uint64_t bytes, const CopyOptions& options, std::uint64_t& done, Body&& body) {
     const std::size_t pieces = static_cast<std::size_t>((bytes + kPiece - 1) / kPiece);
-    std::atomic<std::size_t> next{0};
     std::mutex guard;
-    std::exception_ptr failure;
-    const auto work = [&] {
-        try {
-            const auto buffer = checkpoint::SafetensorsWriter::make_buffer();
-            for (std::size_t piece = next++; piece < pieces; piece = next++) {
-                if (options.stop != nullptr && options.stop->load()) {
-                    throw Error(Code::interrupted, "interrupted, nothing is left behind", "run it again to start over");
-                }
-                const std::uint64_t begin = piece * kPiece, count = std::min(kPiece, bytes - begin);
-                const std::string stage = body(piece, begin, std::span(buffer.get(), static_cast<std::size_t>(count)));
-                const std::lock_guard lock(guard);
-                done += count;
-                if (options.tick) options.tick(stage, done);
-            }
-        } catch (...) {
-            next = pieces;  // the others stop too
-            const std::lock_guard lock(guard);
-            if (!failure) failure = std::current_exception();
+    std::vector<checkpoint::SafetensorsWriter::Buffer> buffers(std::max(1U, options.threads));
+    io::run_jobs(options.threads, pieces, [&](unsigned worker, std::size_t piece) {
+        if (options.stop != nullptr && options.stop->load()) {
+            throw Error(Code::interrupted, "interrupted, nothing is left behind", "run it again to start over");
         }
-    };
-    std::vector<std::thread> helpers;
-    try {
-        for (unsigned i = 1; i < options.threads && i < pieces; ++i) helpers.emplace_back(work);
-    } catch (const std::system_error&) {
-        // The system gives no more threads: those that are there do the work.
-    }
-    work();
-    for (std::thread& helper : helpers) helper.join();
-    if (failure) std::rethrow_exception(failure);
+        auto& buffer = buffers[worker];
+        if (!buffer) buffer = checkpoint::SafetensorsWriter::make_buffer();
+        const std::uint64_t begin = piece * kPiece, count = std::min(kPiece, bytes - begin);
+        const std::string stage = body(piece, begin, std::span(buffer.get(), static_cast<std::size_t>(count)));
+        const std::lock_guard lock(guard);
+        done += count;
+        if (options.tick) options.tick(stage, done);
+    });
 }
 
 /// Reads without keeping the bytes in the page cache: a trunk would push out everything else there.

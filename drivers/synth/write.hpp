@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -17,7 +16,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -31,6 +29,7 @@
 #include "k3/checkpoint/safetensors_writer.hpp"
 #include "k3/core/error.hpp"
 #include "k3/io/atomic_file.hpp"
+#include "k3/io/jobs.hpp"
 
 namespace k3::synth {
 
@@ -147,43 +146,35 @@ struct Job {
     std::vector<Extent> extents;  // of a sparse shard, cut into pieces
 };
 
+/// What one thread keeps from piece to piece.
+struct Worker {
+    checkpoint::SafetensorsWriter::Buffer buffer = checkpoint::SafetensorsWriter::make_buffer();
+    std::optional<Filler> filler{};  // of tensor number `current`
+    std::size_t current = 0;
+};
+
 inline void fill_shard(const Job& job, const WriteOptions& options, const std::function<void(std::uint64_t)>& done) {
-    std::atomic<std::size_t> next{0};
     std::mutex guard;
-    std::exception_ptr failure;
-    const auto work = [&] {
-        try {
-            const auto buffer = checkpoint::SafetensorsWriter::make_buffer();
-            const std::span<std::byte> space(buffer.get(), checkpoint::SafetensorsWriter::kPiece);
-            std::optional<Filler> filler;
-            std::size_t current = 0;
-            const auto fill = [&](std::size_t tensor, std::uint64_t first, std::span<std::byte> out) {
-                if (!filler || current != tensor) {
-                    const checkpoint::WriterTensor& info = job.shard.tensors[tensor];
-                    filler.emplace(job.shard.rules[tensor], info.dtype, key_of(options.seed, info.name));
-                    current = tensor;
-                }
-                filler->fill(first, out);
-            };
-            for (std::size_t part = next++; part < job.parts(); part = next++) {
-                if (options.stop != nullptr && options.stop->load()) {
-                    throw Error(Code::interrupted, "interrupted", "run it again to start over");
-                }
-                const std::uint64_t bytes = job.write(part, space, fill);
-                const std::lock_guard lock(guard);
-                done(bytes);
-            }
-        } catch (...) {
-            next = job.parts();  // the others stop too
-            const std::lock_guard lock(guard);
-            if (!failure) failure = std::current_exception();
+    std::vector<std::optional<Worker>> workers(std::max(1U, options.threads));
+    io::run_jobs(options.threads, job.parts(), [&](unsigned number, std::size_t part) {
+        if (options.stop != nullptr && options.stop->load()) {
+            throw Error(Code::interrupted, "interrupted", "run it again to start over");
         }
-    };
-    std::vector<std::thread> helpers;
-    for (unsigned i = 1; i < options.threads && i < job.parts(); ++i) helpers.emplace_back(work);
-    work();
-    for (std::thread& helper : helpers) helper.join();
-    if (failure) std::rethrow_exception(failure);
+        if (!workers[number]) workers[number].emplace();
+        Worker& worker = *workers[number];
+        const auto fill = [&](std::size_t tensor, std::uint64_t first, std::span<std::byte> out) {
+            if (!worker.filler || worker.current != tensor) {
+                const checkpoint::WriterTensor& info = job.shard.tensors[tensor];
+                worker.filler.emplace(job.shard.rules[tensor], info.dtype, key_of(options.seed, info.name));
+                worker.current = tensor;
+            }
+            worker.filler->fill(first, out);
+        };
+        const std::span<std::byte> space(worker.buffer.get(), checkpoint::SafetensorsWriter::kPiece);
+        const std::uint64_t bytes = job.write(part, space, fill);
+        const std::lock_guard lock(guard);
+        done(bytes);
+    });
 }
 
 inline std::string index_json(const ModelShape& shape, const Plan& plan) {

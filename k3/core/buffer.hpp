@@ -24,9 +24,8 @@ class Buffer {
     /// Errors: Code::plan if the system refuses the memory.
     explicit Buffer(std::size_t bytes, Pages pages = Pages::huge) : bytes_(bytes) {
         if (bytes == 0) return;
-        constexpr std::size_t kHuge = std::size_t{2} << 20;
-        const bool huge = pages == Pages::huge && bytes >= kHuge;
-        mapped_ = huge ? bytes + kHuge : bytes;  // room to start on a huge-page boundary
+        const bool huge = pages == Pages::huge && bytes >= kHugePage;
+        mapped_ = huge ? bytes + kHugePage : bytes;  // room to start on a huge-page boundary
         void* const at =
             ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (at == MAP_FAILED) {
@@ -37,8 +36,8 @@ class Buffer {
         data_ = base_;
         if (pages == Pages::ordinary) ::madvise(base_, bytes, MADV_NOHUGEPAGE);
         if (huge) {
-            const std::size_t past = reinterpret_cast<std::size_t>(base_) % kHuge;
-            data_ = past == 0 ? base_ : base_ + (kHuge - past);
+            const std::size_t past = reinterpret_cast<std::size_t>(base_) % kHugePage;
+            data_ = past == 0 ? base_ : base_ + (kHugePage - past);
             ::madvise(data_, bytes, MADV_HUGEPAGE);  // a wish: ordinary pages do as well
         }
     }
@@ -49,6 +48,12 @@ class Buffer {
     }
     ~Buffer() {
         if (base_ != nullptr) ::munmap(base_, mapped_);
+    }
+
+    static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+    /// The most that a buffer of so many bytes may hold resident: on huge pages, the rest of the last one too.
+    static constexpr std::size_t most_resident(std::size_t bytes) noexcept {
+        return bytes < kHugePage ? bytes : (bytes + kHugePage - 1) / kHugePage * kHugePage;
     }
 
     std::byte* data() const noexcept { return data_; }

@@ -228,7 +228,7 @@ class Session {
     struct Streaming {
         Streaming(Parts& p, const Options& o, const Plan& plan, std::uint64_t trace_bytes)
             : reader({.kind = o.reader}),
-              trunk(p.walk, weights_of(p.bound), p.embedding, reader,
+              trunk(p.walk, p.bound.weights(), p.embedding, reader,
                     {.pinned = plan.pinned_matrices,
                      .ring_bytes = plan.ring,
                      .pages = o.pages,
@@ -250,11 +250,6 @@ class Session {
             if (o.look_ahead) return {.automatic = false, .count = *o.look_ahead};
             const bool idle = plan.streamed_bytes == 0 && plan.expert_slots < p.places.count();
             return {.automatic = true, .count = idle ? p.places.top_k() : 0};
-        }
-        static std::vector<layers::Weight*> weights_of(const model::BoundModel& bound) {
-            std::vector<layers::Weight*> weights;
-            for (const auto& matrix : bound.matrices()) weights.push_back(matrix.weight);
-            return weights;
         }
         io::Reader reader;
         stream::Trunk trunk;
@@ -278,10 +273,10 @@ class Session {
     }
     stream::StepMemory step_memory(std::size_t chunk, std::size_t positions) const {
         const model::StepBytes step = forward_->step_bytes(chunk, 1, positions);
-        const auto on_pages = [](std::uint64_t bytes) { return stream::detail::on_pages(bytes); };
+        const auto held = [](std::size_t bytes) { return core::Buffer::most_resident(bytes); };
         return {.state = model::State::bytes(parts_->bound.view(), positions, chunk),
-                .workspace = on_pages(step.workspace) + on_pages(step.shared) +
-                             on_pages(options_.threads * step.local) + parts_->config.shape.vocab * sizeof(float)};
+                .workspace = held(step.workspace) + held(step.shared) + held(options_.threads * step.local) +
+                             parts_->config.shape.vocab * sizeof(float)};
     }
 
     explicit Session(const Options& options)

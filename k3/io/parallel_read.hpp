@@ -4,15 +4,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <functional>
-#include <mutex>
 #include <span>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 #include "k3/io/file.hpp"
+#include "k3/io/jobs.hpp"
 
 namespace k3::io {
 
@@ -36,32 +33,12 @@ inline void parallel_read(std::span<const ReadJob> jobs, unsigned threads,
         for (std::size_t at = 0; at < job.out.size(); at += kPiece)
             pieces.push_back({job.file, job.offset + at, job.out.subspan(at, std::min(kPiece, job.out.size() - at))});
     }
-    std::atomic<std::size_t> next{0};
     std::atomic<std::uint64_t> done{0};
-    std::atomic<bool> failed{false};
-    std::exception_ptr error;
-    std::mutex error_mutex;
-    const auto work = [&](bool reports) noexcept {
-        try {
-            for (std::size_t i = next++; i < pieces.size() && !failed; i = next++) {
-                pieces[i].file->read(pieces[i].offset, pieces[i].out);
-                const std::uint64_t now = done += pieces[i].out.size();
-                if (reports && progress) progress(now, total);
-            }
-        } catch (...) {
-            const std::lock_guard lock(error_mutex);
-            if (!failed.exchange(true)) error = std::current_exception();
-        }
-    };
-    std::vector<std::thread> helpers;
-    try {
-        for (unsigned i = 1; i < threads && i < pieces.size(); ++i) helpers.emplace_back(work, false);
-    } catch (const std::system_error&) {
-        // The system gives no more threads: those that are there do the work.
-    }
-    work(true);
-    for (std::thread& helper : helpers) helper.join();
-    if (error) std::rethrow_exception(error);
+    run_jobs(threads, pieces.size(), [&](unsigned worker, std::size_t i) {
+        pieces[i].file->read(pieces[i].offset, pieces[i].out);
+        const std::uint64_t now = done += pieces[i].out.size();
+        if (worker == 0 && progress) progress(now, total);
+    });
     if (progress) progress(total, total);
 }
 

@@ -50,6 +50,12 @@ class BoundModel {
     /// All matrices but the embedding table, in the order in which a step uses them: layer by layer, lm_head last.
     /// weight->id counts them.
     const std::vector<Matrix>& matrices() const noexcept { return matrices_; }
+    /// Their weights, in the same order.
+    std::vector<layers::Weight*> weights() const {
+        std::vector<layers::Weight*> list;
+        for (const Matrix& matrix : matrices_) list.push_back(matrix.weight);
+        return list;
+    }
 
     /// Where the embedding table is: its rows are read one at a time.
     checkpoint::TensorInfo embedding_info() const { return *index_.find(names::kEmbedTokens); }

@@ -7,7 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +23,7 @@
 #include "k3/stream/expert_batch.hpp"
 #include "k3/stream/expert_places.hpp"
 #include "k3/stream/expert_slots.hpp"
+#include "k3/stream/stream_files.hpp"
 #include "k3/stream/trace.hpp"
 
 namespace k3::stream {
@@ -84,13 +84,11 @@ class ExpertCache final : public layers::ExpertService {
                 TraceShape{static_cast<std::uint32_t>(places.layers()), static_cast<std::uint32_t>(places.experts()),
                            static_cast<std::uint32_t>(places.top_k()), places.expert_bytes()},
                 options.trace_bytes);
-        if (options.slots < least_slots(places.top_k(), places.count()))
+        if (const std::size_t least = least_slots(places.top_k(), places.count()); options.slots < least)
             throw Error(Code::plan,
-                        std::to_string(options.slots) + " expert slots are fewer than the " +
-                            std::to_string(least_slots(places.top_k(), places.count())) + " that a token needs",
-                        "give the expert cache at least " +
-                            std::to_string(least_slots(places.top_k(), places.count()) * places.slot_bytes()) +
-                            " bytes");
+                        std::to_string(options.slots) + " expert slots are fewer than the " + std::to_string(least) +
+                            " that a token needs",
+                        "give the expert cache at least " + std::to_string(least * places.slot_bytes()) + " bytes");
         work_.resize(places.experts());
         keys_.reserve(options.most_tokens * places.top_k());
         wanted_.reserve(kFlights * 6);
@@ -249,11 +247,7 @@ class ExpertCache final : public layers::ExpertService {
         for (std::size_t p = 0; p < load.count; ++p) {
             io::Read& read = flight.reads[p];
             const ExpertLoad::Piece& piece = load.pieces[p];
-            read.file = piece.place.file;
-            read.offset = piece.place.offset;
-            read.bytes = piece.place.bytes;
-            read.window = slot_at(slot) + piece.at;
-            read.urgency = urgency;
+            aim(read, piece.place, slot_at(slot) + piece.at, urgency);
             flight.shift[p] = piece.shift;
             fresh_.push_back(&read);
         }
@@ -299,9 +293,8 @@ class ExpertCache final : public layers::ExpertService {
             if (read.state.load(std::memory_order_acquire) != io::ReadState::done) {
                 if (needed && !failure_) failure_.emplace(named(reader_.error_of(read), key));
                 sound = false;
-            } else if (flight.shift[p] != 0) {
-                std::byte* const data = read.window + io::window_of(read.offset, read.bytes).skip;
-                std::memmove(data - flight.shift[p], data, read.bytes);
+            } else {
+                settle(read, flight.shift[p]);
             }
         }
         flight_of_[slot] = kNoFlight;

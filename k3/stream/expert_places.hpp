@@ -69,19 +69,21 @@ class ExpertPlaces {
         ExpertLoad load;
         const auto matrix = [&](ExpertMatrix which, layers::Weight& weight) {
             const auto n = static_cast<std::uint32_t>(layer), e = static_cast<std::uint32_t>(expert);
-            const auto add = [&](ExpertPart part, std::size_t element, const std::byte*& to) {
-                parts[count++] = {files_.shard_place(*files_.index().expert(n, e, which, part)), element, &to};
+            const auto find = [&](ExpertPart part) { return files_.index().expert(n, e, which, part); };
+            const auto add = [&](const checkpoint::TensorInfo& info, std::size_t element, const std::byte*& to) {
+                parts[count++] = {files_.shard_place(info), element, &to};
             };
             weight.rows = which == ExpertMatrix::down ? config_.latent : config_.expert_width;
             weight.cols = which == ExpertMatrix::down ? config_.expert_width : config_.latent;
-            if (files_.index().expert(n, e, which, ExpertPart::packed)) {
+            if (const auto packed = find(ExpertPart::packed)) {
                 weight.format = layers::Format::mxfp4;
-                add(ExpertPart::packed, 1, weight.data);
-                add(ExpertPart::scale, 1, weight.scales);
+                add(*packed, 1, weight.data);
+                add(*find(ExpertPart::scale), 1, weight.scales);
             } else {
-                const bool f32 = files_.index().expert(n, e, which, ExpertPart::plain)->dtype == checkpoint::Dtype::f32;
+                const auto plain = *find(ExpertPart::plain);
+                const bool f32 = plain.dtype == checkpoint::Dtype::f32;
                 weight.format = f32 ? layers::Format::f32 : layers::Format::bf16;
-                add(ExpertPart::plain, f32 ? 4 : 2, weight.data);
+                add(plain, f32 ? 4 : 2, weight.data);
             }
         };
         matrix(ExpertMatrix::gate, load.weights.gate);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "k3/core/buffer.hpp"
 #include "k3/core/error.hpp"
 #include "k3/io/memory_limits.hpp"
 #include "k3/stream/expert_cache.hpp"
@@ -67,16 +68,11 @@ struct Plan {
 
 namespace detail {
 
-/// A buffer on huge pages may take the rest of its last one.
-constexpr std::uint64_t on_pages(std::uint64_t bytes) noexcept {
-    constexpr std::uint64_t kHuge = std::uint64_t{2} << 20;
-    return bytes < kHuge ? bytes : (bytes + kHuge - 1) / kHuge * kHuge;
-}
+constexpr std::uint64_t on_pages(std::uint64_t bytes) noexcept { return core::Buffer::most_resident(bytes); }
 
 /// The most bytes whose on_pages() is not above `bytes`.
 constexpr std::uint64_t whole_pages(std::uint64_t bytes) noexcept {
-    constexpr std::uint64_t kHuge = std::uint64_t{2} << 20;
-    return bytes < kHuge ? bytes : bytes / kHuge * kHuge;
+    return bytes < core::Buffer::kHugePage ? bytes : bytes - bytes % core::Buffer::kHugePage;
 }
 
 inline constexpr std::uint64_t kReserve = std::uint64_t{24} << 20;
@@ -104,9 +100,23 @@ inline std::string gigabytes(std::uint64_t bytes) {
     return padded.substr(0, padded.size() - 6) + "." + padded.substr(padded.size() - 6);
 }
 
+/// What the trunk asks for, whatever the room.
+struct TrunkNeeds {
+    TrunkNeeds(const std::vector<TrunkMatrix>& walk, const MemoryRequest& request)
+        : all(on_pages(pinned_bytes(walk, std::vector<bool>(walk.size(), true)))),
+          slot(ring_slot_bytes(walk)),
+          stays(std::min(all, request.trunk.value_or(0))) {}
+    /// A ring of so many slots; more than the trunk is of no use.
+    std::uint64_t ring(std::size_t slots) const noexcept { return std::clamp(slots * slot, slot, std::max(slot, all)); }
+
+    std::uint64_t all;    // to keep all of it
+    std::uint64_t slot;   // one panel
+    std::uint64_t stays;  // what was asked to stay
+};
+
 /// Splits `room` bytes between trunk and experts. False if the least of both does not fit.
-inline bool split(const PlanFacts& facts, const MemoryRequest& request, std::uint64_t room, Plan& plan) {
-    const std::uint64_t all = on_pages(pinned_bytes(facts.walk, std::vector<bool>(facts.walk.size(), true)));
+inline bool split(const PlanFacts& facts, const MemoryRequest& request, const TrunkNeeds& trunk, std::uint64_t room,
+                  Plan& plan) {
     std::size_t slots = facts.least_slots;
     if (request.cache) {
         slots = slots_within(facts, *request.cache);
@@ -123,22 +133,19 @@ inline bool split(const PlanFacts& facts, const MemoryRequest& request, std::uin
     plan.expert_slots = slots;
     plan.experts = least_experts;
     if (least_experts > room) return false;
-    std::uint64_t for_trunk = room - least_experts;
-    if (request.trunk) for_trunk = std::min(for_trunk, *request.trunk);
-    if (all <= for_trunk) {
+    const std::uint64_t besides = room - least_experts;
+    if (trunk.all <= std::min(besides, request.trunk.value_or(besides))) {
         plan.pinned_matrices.assign(facts.walk.size(), true);
-        plan.pinned = all;
+        plan.pinned = trunk.all;
     } else {
-        const std::uint64_t slot = ring_slot_bytes(facts.walk);
-        const std::uint64_t stays = std::min(all, request.trunk.value_or(0)), besides = room - least_experts;
-        const std::uint64_t left = besides > stays ? whole_pages(besides - stays) : 0;
+        const std::uint64_t left = besides > trunk.stays ? whole_pages(besides - trunk.stays) : 0;
         const std::uint64_t wished =
-            request.ring ? std::clamp(*request.ring * slot, slot, std::max(slot, all))
-                         : std::max(slot, whole_pages(std::min({kMostRing, besides / 8, all / 4, left})));
+            request.ring ? trunk.ring(*request.ring)
+                         : std::max(trunk.slot, whole_pages(std::min({kMostRing, besides / 8, trunk.all / 4, left})));
         // The ring is not part of what was asked for the trunk that stays.
         plan.ring = on_pages(wished);
-        if (plan.ring > besides || stays > besides - plan.ring) return false;
-        for_trunk = std::min(request.trunk.value_or(besides), besides - plan.ring);
+        if (plan.ring > besides || trunk.stays > besides - plan.ring) return false;
+        const std::uint64_t for_trunk = std::min(request.trunk.value_or(besides), besides - plan.ring);
         plan.pinned_matrices = choose_pinned(facts.walk, whole_pages(for_trunk));
         plan.pinned = on_pages(pinned_bytes(facts.walk, plan.pinned_matrices));
     }
@@ -168,14 +175,12 @@ inline Plan make_plan(const PlanFacts& facts, const MemoryRequest& request) {
     plan.asked_ceiling = request.ceiling.has_value();
     plan.ceiling = request.ceiling.value_or(found);
 
-    const std::uint64_t slot = ring_slot_bytes(facts.walk);
-    const std::uint64_t all = detail::on_pages(pinned_bytes(facts.walk, std::vector<bool>(facts.walk.size(), true)));
-    const std::uint64_t stays = std::min(all, request.trunk.value_or(0));
-    const std::uint64_t least_ring =
-        detail::on_pages(std::clamp(request.ring.value_or(1) * slot, slot, std::max(slot, all)));
+    const detail::TrunkNeeds trunk(facts.walk, request);
+    const std::uint64_t least_ring = detail::on_pages(trunk.ring(request.ring.value_or(1)));
     // All of it may stay instead of a ring, unless less was asked for.
-    const std::uint64_t least_trunk =
-        request.trunk.value_or(all) < all ? stays + least_ring : std::min(all, stays + least_ring);
+    const std::uint64_t least_trunk = request.trunk.value_or(trunk.all) < trunk.all
+                                          ? trunk.stays + least_ring
+                                          : std::min(trunk.all, trunk.stays + least_ring);
     const std::size_t least_slots =
         request.cache ? std::max(facts.least_slots, detail::slots_within(facts, *request.cache)) : facts.least_slots;
     const std::uint64_t least_parts = least_trunk + detail::cache_bytes(facts, least_slots);
@@ -195,7 +200,7 @@ inline Plan make_plan(const PlanFacts& facts, const MemoryRequest& request) {
         const bool modest = step.workspace <= budget / 4 && fixed + least_parts <= budget;
         if (modest || chunk == 1 || facts.fixed_chunk != 0) {
             const std::uint64_t room = budget > fixed ? budget - fixed : 0;
-            plan.possible = detail::split(facts, request, room, plan);
+            plan.possible = detail::split(facts, request, trunk, room, plan);
             if (!plan.possible) {
                 plan.pinned_matrices.assign(facts.walk.size(), false);
                 plan.pinned = 0;

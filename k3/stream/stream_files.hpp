@@ -2,7 +2,9 @@
 #define K3_STREAM_STREAM_FILES_HPP
 // The shards of a checkpoint, opened once more for streaming (past the page cache where the file system allows it), and
 // where a tensor's bytes are.
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <optional>
 #include <string>
@@ -10,6 +12,7 @@
 #include <utility>
 
 #include "k3/checkpoint/shard_index.hpp"
+#include "k3/io/reader.hpp"
 #include "k3/io/stream_file.hpp"
 #include "k3/stream/packed_trunk.hpp"
 
@@ -20,6 +23,23 @@ struct Place {
     const io::StreamFile* file = nullptr;
     std::uint64_t offset = 0, bytes = 0;
 };
+
+/// Makes a Read of a place into a window. It must not be queued.
+inline void aim(io::Read& read, const Place& place, std::byte* window, io::Urgency urgency) noexcept {
+    read.file = place.file;
+    read.offset = place.offset;
+    read.bytes = place.bytes;
+    read.window = window;
+    read.urgency = urgency;
+}
+
+/// Where the bytes of a finished Read are, once they have moved `down` bytes towards the start of the window: a value
+/// of several bytes must not begin at an odd address. 0 moves nothing.
+inline std::byte* settle(const io::Read& read, std::size_t down) noexcept {
+    std::byte* const data = read.window + io::window_of(read.offset, read.bytes).skip;
+    if (down != 0) std::memmove(data - down, data, read.bytes);
+    return data - down;
+}
 
 class StreamFiles {
   public:

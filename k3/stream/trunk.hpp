@@ -7,7 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "k3/io/stopwatch.hpp"
 #include "k3/layers/weight.hpp"
 #include "k3/stream/embedding_rows.hpp"
+#include "k3/stream/stream_files.hpp"
 #include "k3/stream/trunk_layout.hpp"
 
 namespace k3::stream {
@@ -78,7 +78,7 @@ class Trunk final : public layers::WeightSource {
                 continue;
             }
             auto read = std::make_unique<io::Read>();
-            set(*read, walk_[i].place, at, io::Urgency::now);
+            aim(*read, walk_[i].place, at, io::Urgency::now);
             at += walk_[i].window_bytes();
             batch.push_back(read.get());
             reads.push_back(std::move(read));
@@ -95,8 +95,7 @@ class Trunk final : public layers::WeightSource {
             }
             const std::size_t i = matrix[k];
             // To the start of the window: kernels like aligned rows, and values must not be split.
-            std::memmove(reads[k]->window, reads[k]->data(), walk_[i].place.bytes);
-            weights_[i]->data = reads[k]->window;
+            weights_[i]->data = settle(*reads[k], io::window_of(reads[k]->offset, reads[k]->bytes).skip);
             counters_.pinned_bytes += walk_[i].place.bytes;
             if (progress) progress(counters_.pinned_bytes, total);
         }
@@ -173,14 +172,6 @@ class Trunk final : public layers::WeightSource {
         bool released = false;
     };
 
-    static void set(io::Read& read, const Place& place, std::byte* window, io::Urgency urgency) noexcept {
-        read.file = place.file;
-        read.offset = place.offset;
-        read.bytes = place.bytes;
-        read.window = window;
-        read.urgency = urgency;
-    }
-
     Error named(const Error& error, std::size_t matrix) const {
         return Error(Code::read, "matrix " + std::to_string(matrix) + " of the trunk: " + error.message(), error.next(),
                      error.where());
@@ -205,9 +196,7 @@ class Trunk final : public layers::WeightSource {
             reader_.promote(entry.read);
             if (!reader_.wait(entry.read)) return false;
         }
-        std::byte* const data = entry.read.window + io::window_of(entry.read.offset, entry.read.bytes).skip;
-        entry.data = data - entry.read.offset % walk_[panels_[entry.panel].matrix].element_bytes;
-        if (entry.data != data) std::memmove(entry.data, data, entry.read.bytes);
+        entry.data = settle(entry.read, entry.read.offset % walk_[panels_[entry.panel].matrix].element_bytes);
         return true;
     }
 
@@ -258,7 +247,7 @@ class Trunk final : public layers::WeightSource {
             entry.panel = next_panel_++;
             entry.released = false;
             entry.data = nullptr;
-            set(entry.read, place, ring_.data() + *at, needed ? io::Urgency::now : io::Urgency::ahead);
+            aim(entry.read, place, ring_.data() + *at, needed ? io::Urgency::now : io::Urgency::ahead);
             batch[asked++] = &entry.read;
             ++count_;
             if (!options_.read_ahead) break;

@@ -1,6 +1,8 @@
 """What the driver tests share: a counter, a safetensors reader, number decoders. Python's library only."""
+import contextlib
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -18,6 +20,18 @@ def run(*command, **options):
     """(exit code, stdout bytes, stderr text)"""
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
     return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def small_disk(path, size):
+    """A new folder on a file system of that size, as mount writes it: "2m". Skip where that cannot be had."""
+    os.mkdir(path)
+    if shutil.which("mount") is None or run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path)[0] != 0:
+        raise Skip("cannot mount a small tmpfs here")
+    try:
+        yield path
+    finally:
+        run("umount", path)
 
 
 def refused(result, code, *words):

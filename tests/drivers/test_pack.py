@@ -172,15 +172,9 @@ def a_shard_that_cannot_be_read_leaves_nothing():
 
 
 def no_free_space_is_found_before_anything_is_written():
-    path = folder("small-disk")
-    os.mkdir(path)
-    if shutil.which("mount") is None or run("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", path)[0] != 0:
-        raise Skip("cannot mount a small tmpfs here")
-    try:
+    with support.small_disk(folder("small-disk"), "2m") as path:
         refused(run(PACK, model("A"), os.path.join(path, "trunk"), "--quiet"), 3, "bytes", "free")
         assert os.listdir(os.path.join(path, "trunk")) == []
-    finally:
-        run("umount", path)
 
 
 def an_interrupt_leaves_nothing_behind():

@@ -422,16 +422,10 @@ def a_place_that_cannot_be_written_is_exit_code_3():
 
 
 def no_free_space_is_found_before_anything_is_written():
-    path = folder("small-disk")
-    os.mkdir(path)
-    if shutil.which("mount") is None or run("mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", path)[0] != 0:
-        raise Skip("cannot mount a small tmpfs here")
-    try:
+    with support.small_disk(folder("small-disk"), "5m") as path:
         refused(run(SYNTH, "--out", os.path.join(path, "model"), "--quiet"), 3, "bytes", "free")
         assert os.listdir(os.path.join(path, "model")) == []
         make("small-disk/fits", *TINY)
-    finally:
-        run("umount", path)
 
 
 def a_write_that_fails_half_way_leaves_nothing_behind():

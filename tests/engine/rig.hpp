@@ -60,16 +60,11 @@ struct Loaded {
           places(config.shape, files, bound.view().layer_count),
           embedding(index, bound.embedding_info()),
           reader(io::ReaderOptions{}),
-          trunk(walk, weights(), embedding, reader, {.pinned = std::vector<bool>(walk.size(), true)}),
+          trunk(walk, bound.weights(), embedding, reader, {.pinned = std::vector<bool>(walk.size(), true)}),
           experts(places, stream::situ_of(config.shape), reader, {.slots = places.count()}) {
         trunk.load();
     }
     std::size_t vocab() const { return config.shape.vocab; }
-    std::vector<layers::Weight*> weights() const {
-        std::vector<layers::Weight*> list;
-        for (const auto& matrix : bound.matrices()) list.push_back(matrix.weight);
-        return list;
-    }
 
     model::ModelConfig config;
     checkpoint::ShardIndex index;

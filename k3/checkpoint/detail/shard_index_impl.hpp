@@ -8,11 +8,11 @@
 #include <tuple>
 
 #include "k3/checkpoint/detail/index_file.hpp"
-#include "k3/checkpoint/detail/jobs.hpp"
 #include "k3/checkpoint/detail/problems.hpp"
 #include "k3/checkpoint/detail/shard_files.hpp"
 #include "k3/checkpoint/header.hpp"
 #include "k3/checkpoint/shard_index.hpp"
+#include "k3/io/jobs.hpp"
 
 namespace k3::checkpoint {
 
@@ -92,7 +92,7 @@ inline void check_listed(const std::string& path, const IndexFile& index, const 
     constexpr std::size_t kChunk = 8192;
     const auto& listed = index.listed();
     std::vector<std::vector<std::string>> wrong((listed.size() + kChunk - 1) / kChunk);
-    run_jobs(threads, wrong.size(), [&](unsigned, std::size_t chunk) {
+    io::run_jobs(threads, wrong.size(), [&](unsigned, std::size_t chunk) {
         for (std::size_t i = chunk * kChunk; i < std::min(listed.size(), (chunk + 1) * kChunk); ++i) {
             const auto info = tensors.find(listed[i].tensor);
             if (!info || info->shard != shard_of_file[listed[i].file]) {
@@ -125,7 +125,7 @@ inline ShardIndex ShardIndex::open(const std::string& model_dir, unsigned thread
     std::vector<Part> parts(names.size());
     std::vector<HeaderReader> readers(std::min<std::size_t>(threads, names.size() + 1));
     // Job 0 is the longest by far, so it starts first.
-    detail::run_jobs(static_cast<unsigned>(readers.size()), names.size() + 1, [&](unsigned worker, std::size_t job) {
+    io::run_jobs(static_cast<unsigned>(readers.size()), names.size() + 1, [&](unsigned worker, std::size_t job) {
         if (job == 0) {
             if (has_index) index_error = detail::caught(index_path, [&] { index_file.parse(index_path); });
             return;
