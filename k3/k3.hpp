@@ -107,4 +107,5 @@
 #include "k3/engine/cpu_arches.hpp"
 #include "k3/engine/plan_refusal.hpp"
 #include "k3/engine/session.hpp"
+#include "k3/engine/session_options.hpp"
 #endif

@@ -16,63 +16,16 @@
 #include <utility>
 #include <vector>
 
-#include "k3/checkpoint/shard_index.hpp"
 #include "k3/core/buffer.hpp"
 #include "k3/core/error.hpp"
 #include "k3/engine/arches.hpp"
+#include "k3/engine/detail/session_parts.hpp"
 #include "k3/engine/plan_refusal.hpp"
+#include "k3/engine/session_options.hpp"
 #include "k3/io/memory_limits.hpp"
-#include "k3/io/reader.hpp"
-#include "k3/model/bound_model.hpp"
 #include "k3/model/state.hpp"
-#include "k3/stream/embedding_rows.hpp"
-#include "k3/stream/expert_cache.hpp"
-#include "k3/stream/expert_places.hpp"
-#include "k3/stream/plan.hpp"
-#include "k3/stream/stream_files.hpp"
-#include "k3/stream/trunk.hpp"
 
 namespace k3::engine {
-
-struct Options {
-    std::string model_dir{};
-    std::string config_path{};  // empty: config.json in model_dir
-    std::string trunk_dir{};    // a packed trunk; empty: the trunk is read from the shards
-    std::size_t layers = 0;     // 0: all of them
-    ArchName arch = ArchName::scalar;
-    unsigned threads = 1;
-    std::size_t prefill_chunk = 0;  // 0: up to 512, as memory allows
-    stream::MemoryRequest memory{};
-    io::ReaderKind reader = io::ReaderKind::automatic;
-    stream::Policy policy = stream::Policy::lfru;
-    core::Pages pages = core::Pages::huge;
-    bool read_ahead = true;
-    std::optional<std::size_t> look_ahead{};  // experts predicted for the next layer, 0: none; empty: automatic
-    bool trace = false;                       // record which experts are asked for
-    std::size_t least_work = core::Exec{}.least_work;  // see core::Exec; tests set 0 to split everything
-};
-
-using Plan = stream::Plan;
-
-/// What was read and what stood still for it, since load().
-struct Traffic {
-    stream::TrunkCounters trunk{};
-    stream::CacheCounters experts{};
-    stream::ExpertTraffic expert_bytes{};
-    std::uint64_t embedding_bytes = 0;
-    io::ReaderStats reader{};
-    std::size_t look_ahead = 0;  // experts guessed for each layer now
-    std::uint64_t bytes() const noexcept {
-        return trunk.pinned_bytes + trunk.streamed_bytes + expert_bytes.bytes + embedding_bytes;
-    }
-    double wait_seconds() const noexcept { return trunk.wait_seconds + expert_bytes.wait_seconds; }
-};
-
-/// progress(tokens done, tokens, layer done, layers), on the calling thread: false ends the feeding there, with
-/// Code::interrupted and the current step taken back. It must not throw: it runs inside the step.
-using FeedProgress = std::function<bool(std::size_t, std::size_t, std::size_t, std::size_t)>;
-/// progress(bytes done, bytes)
-using LoadProgress = std::function<void(std::uint64_t, std::uint64_t)>;
 
 class Session {
   public:
@@ -204,66 +157,15 @@ class Session {
     }
 
   private:
-    /// What others point into: it stays where it is when the Session moves.
-    struct Parts {
-        explicit Parts(const Options& o)
-            : config(model::read_config(o.config_path.empty() ? o.model_dir + "/config.json" : o.config_path)),
-              index(checkpoint::ShardIndex::open(o.model_dir, std::max(1U, o.threads))),
-              bound(config, index, o.layers == 0 ? config.shape.layers : o.layers),
-              files(index, o.reader == io::ReaderKind::buffered ? io::Access::buffered : io::Access::direct,
-                    o.trunk_dir),
-              walk(stream::make_walk(bound, files)),
-              places(config.shape, files, bound.view().layer_count),
-              embedding(index, bound.embedding_info()) {}
-        model::ModelConfig config;
-        checkpoint::ShardIndex index;
-        model::BoundModel bound;
-        stream::StreamFiles files;
-        std::vector<stream::TrunkMatrix> walk;
-        stream::ExpertPlaces places;
-        stream::EmbeddingRows embedding;
-    };
+    using Parts = detail::SessionParts;
+    using Streaming = detail::SessionStreaming;
 
-    /// What load() makes.
-    struct Streaming {
-        Streaming(Parts& p, const Options& o, const Plan& plan, std::uint64_t trace_bytes)
-            : reader({.kind = o.reader}),
-              trunk(p.walk, p.bound.weights(), p.embedding, reader,
-                    {.pinned = plan.pinned_matrices,
-                     .ring_bytes = plan.ring,
-                     .pages = o.pages,
-                     .read_ahead = o.read_ahead}),
-              experts(p.places, stream::situ_of(p.config.shape), reader,
-                      {.slots = plan.expert_slots,
-                       .look_ahead = look_ahead(p, o, plan),
-                       .policy = o.policy,
-                       .pages = o.pages,
-                       .most_tokens = plan.prefill_chunk,
-                       .trace_bytes = trace_bytes / kGrowth}) {
-            // Memory that is read into again and again. Registering pins it; a larger cache stays as it is.
-            constexpr std::size_t kMost = std::size_t{1} << 30;
-            for (const std::span<std::byte> memory : {trunk.ring(), experts.memory()})
-                if (!memory.empty() && memory.size() <= kMost) reader.register_memory(memory);
-        }
-        /// Automatic look-ahead only helps a disk that would idle: one that streams the trunk has enough to do.
-        static stream::LookAhead look_ahead(const Parts& p, const Options& o, const Plan& plan) {
-            if (o.look_ahead) return {.automatic = false, .count = *o.look_ahead};
-            const bool idle = plan.streamed_bytes == 0 && plan.expert_slots < p.places.count();
-            return {.automatic = true, .count = idle ? p.places.top_k() : 0};
-        }
-        io::Reader reader;
-        stream::Trunk trunk;
-        stream::ExpertCache experts;
-    };
-
-    /// A list that grows by doubling takes up to three times its contents while it moves.
-    static constexpr std::uint64_t kGrowth = 3;
     /// For a request and a guess of every expert of every token; what asks for more (--recompute) is cut, and says so.
     std::uint64_t trace_bytes(std::size_t positions) const {
         if (!options_.trace) return 0;
         constexpr std::uint64_t kLeast = std::uint64_t{1} << 20;
         const std::uint64_t each = 2 * parts_->places.top_k() * sizeof(std::uint32_t) + sizeof(stream::TraceBatch);
-        return kGrowth * (kLeast + positions * layers() * each);
+        return detail::kGrowth * (kLeast + positions * layers() * each);
     }
     void unload() noexcept {
         positions_ = 0;
