@@ -589,6 +589,29 @@ TEST_CASE("stream/expert_cache: any number of wrong guesses on a slow disk leave
     CHECK(kernel_state.torn == 0);
 }
 
+TEST_CASE("stream/expert_cache: automatic guesses go on while they are right, and end when a twentieth is read in vain") {
+    constexpr std::size_t kMany = 300;  // so many that a guess is rarely there already
+    for (const int wrong_every : {0, 4}) {
+        INFO("wrong every ", wrong_every);
+        Rig rig(Layout::neighbours, kMany, kTopK, 500);
+        Machine m(rig, kTopK + 1 + 3, Policy::lru, 1, {.automatic = true, .count = 3});
+        for (int round = 0; round < 200; ++round) {
+            Batch batch = random_batch(rig, 1);
+            if (batch.ids[0] < 0) continue;
+            const Batch before = batch;
+            std::vector<std::int32_t> guesses(batch.ids.begin(), batch.ids.begin() + 3);
+            if (wrong_every != 0 && round % wrong_every == 0)
+                for (std::int32_t& id : guesses) id = static_cast<std::int32_t>((id + 150) % kMany);
+            if (m.cache->wants_prediction(batch.layer) != 0)
+                m.cache->predict(batch.layer, guesses.data(), guesses.size());
+            m.submit(batch);
+            CHECK(m.mistakes(before, batch) == 0);
+        }
+        CHECK(m.cache->counters().lookahead_loads >= 256);
+        CHECK(m.cache->look_ahead() == (wrong_every == 0 ? 3 : 0));
+    }
+}
+
 TEST_CASE("stream/expert_cache: with too few slots for a guess beside what a token needs there are no guesses") {
     Rig rig(Layout::neighbours, kExperts, kTopK, 300);
     Machine m(rig, kTopK + 3, Policy::lru, 2, {.automatic = false, .count = 3});
