@@ -13,7 +13,7 @@ namespace k3::drivers {
 enum ExitCode : int {
     kSuccess = 0,
     kFailed = 1,       // bind, trunk read, forward or numeric fault
-    kRefused = 2,      // usage, config, plan, tokenizer or state file
+    kRefused = 2,      // usage, config, plan, tokenizer, chat or state file
     kNotWritten = 3,   // a result could not be written
     kUnsound = 4,      // an expert failed to load
     kInterrupted = 5,  // after a completed step
@@ -24,6 +24,7 @@ constexpr int exit_code(Code code) noexcept {
         case Code::usage:
         case Code::config:
         case Code::tokenizer:
+        case Code::chat:
         case Code::plan:
         case Code::state: return kRefused;
         case Code::checkpoint:

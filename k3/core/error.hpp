@@ -16,6 +16,7 @@ enum class Code : std::uint8_t {
     usage,        ///< an option or argument is wrong
     config,       ///< config.json is missing, malformed, contradictory or asks for something unsupported
     tokenizer,    ///< a tokenizer file is missing or malformed, or text cannot be encoded
+    chat,         ///< a conversation, a chat history or a generated reply breaks the chat format
     plan,         ///< the run does not fit in memory, or a budget contradicts itself
     state,        ///< a saved state does not belong to this model
     checkpoint,   ///< a shard is missing, truncated, malformed or is not a safetensors file
