@@ -72,6 +72,7 @@
 #include "k3/kernels/matmul.hpp"
 #include "k3/kernels/norm.hpp"
 #include "k3/kernels/short_conv.hpp"
+#include "k3/kernels/softmax.hpp"
 #include "k3/kernels/top_k.hpp"
 
 #include "k3/layers/context.hpp"
@@ -113,7 +114,10 @@
 
 #include "k3/engine/arches.hpp"
 #include "k3/engine/cpu_arches.hpp"
+#include "k3/engine/pcg32.hpp"
 #include "k3/engine/plan_refusal.hpp"
+#include "k3/engine/sampler.hpp"
+#include "k3/engine/score.hpp"
 #include "k3/engine/session.hpp"
 #include "k3/engine/session_options.hpp"
 #endif

@@ -33,6 +33,7 @@
 #include "k3/kernels/matmul.hpp"
 #include "k3/kernels/norm.hpp"
 #include "k3/kernels/short_conv.hpp"
+#include "k3/kernels/softmax.hpp"
 #include "k3/kernels/top_k.hpp"
 
 #include "k3/layers/context.hpp"

@@ -85,7 +85,7 @@ class Session {
         shared_ = core::Buffer(step.shared);
         workspace_ = core::Buffer(step.workspace);
         exec_ = {options_.threads, local_.data(), step.local, shared_.data(), step.shared, options_.least_work};
-        logits_.assign(parts_->config.shape.vocab, 0.0F);
+        logits_.assign(logit_rows(plan.prefill_chunk) * parts_->config.shape.vocab, 0.0F);
         auto streaming = std::make_unique<Streaming>(*parts_, options_, plan, trace_bytes(plan.positions));
         streaming->trunk.load(progress);
         forward_ = make_forward(options_.arch, parts_->bound.view());  // the view now points at the weights
@@ -121,17 +121,17 @@ class Session {
     /// `more`: another feed is sure to follow, so weights are read ahead into it. Moves no bit.
     std::span<const float> feed(std::span<const std::int32_t> ids, const FeedProgress& progress = {},
                                 bool more = false) {
-        check_ids(ids);
-        for (std::size_t done = 0; done < ids.size();) {
-            const std::size_t count = std::min(chunk_, ids.size() - done);
-            const bool last = done + count == ids.size();
-            streaming_->trunk.begin_step(last, more || !last);
-            streaming_->experts.begin_step(
-                ids.size() == 1 && position() > 0 ? stream::StepMode::decode : stream::StepMode::prefill, count);
-            step(ids.subspan(done, count), last, done, ids.size(), progress);
-            done += count;
-        }
-        return logits_;
+        sweep(ids, nullptr, progress, more);
+        return std::span(logits_).first(std::min(logits_.size(), parts_->config.shape.vocab));
+    }
+
+    /// As feed(), and hands out the logits of every id, chunk by chunk. One sweep: weights are read as for feed(), but
+    /// for lm_head, which now every chunk needs. Errors: also Code::usage without Options::all_logits.
+    void feed_all(std::span<const std::int32_t> ids, const LogitRows& rows, const FeedProgress& progress = {}) {
+        if (!options_.all_logits)
+            throw Error(Code::usage, "the logits of every position were asked for without room for them",
+                        "open the session with Options::all_logits");
+        sweep(ids, &rows, progress, false);
     }
 
     /// Forgets the state and feeds the whole sequence again.
@@ -155,6 +155,7 @@ class Session {
     void reset() noexcept {
         if (state_) state_->reset();
     }
+    unsigned threads() const noexcept { return options_.threads; }
 
   private:
     using Parts = detail::SessionParts;
@@ -178,8 +179,9 @@ class Session {
         const auto held = [](std::size_t bytes) { return core::Buffer::most_resident(bytes); };
         return {.state = model::State::bytes(parts_->bound.view(), positions, chunk),
                 .workspace = held(step.workspace) + held(step.shared) + held(options_.threads * step.local) +
-                             parts_->config.shape.vocab * sizeof(float)};
+                             logit_rows(chunk) * parts_->config.shape.vocab * sizeof(float)};
     }
+    std::size_t logit_rows(std::size_t chunk) const noexcept { return options_.all_logits ? chunk : 1; }
 
     explicit Session(const Options& options)
         : options_(at_least_one_thread(options)),
@@ -229,7 +231,23 @@ class Session {
                         "plan for more positions");
     }
 
-    void step(std::span<const std::int32_t> ids, bool last, std::size_t done, std::size_t total,
+    /// Without `rows`, logits of the last id only.
+    void sweep(std::span<const std::int32_t> ids, const LogitRows* rows, const FeedProgress& progress, bool more) {
+        check_ids(ids);
+        for (std::size_t done = 0; done < ids.size();) {
+            const std::size_t count = std::min(chunk_, ids.size() - done);
+            const bool last = done + count == ids.size();
+            const std::size_t wanted = rows != nullptr ? count : last ? 1 : 0;
+            streaming_->trunk.begin_step(wanted != 0, more || !last);
+            streaming_->experts.begin_step(
+                ids.size() == 1 && position() > 0 ? stream::StepMode::decode : stream::StepMode::prefill, count);
+            step(ids.subspan(done, count), wanted, done, ids.size(), progress);
+            if (rows != nullptr) (*rows)(done, std::span(logits_).first(count * parts_->config.shape.vocab));
+            done += count;
+        }
+    }
+
+    void step(std::span<const std::int32_t> ids, std::size_t wanted, std::size_t done, std::size_t total,
               const FeedProgress& progress) {
         state_->begin(ids.size());
         struct Report {
@@ -247,7 +265,7 @@ class Session {
         segment.state = state_->view();
         segment.ids = ids.data();
         segment.tokens = ids.size();
-        segment.wanted = last ? 1 : 0;
+        segment.wanted = wanted;
         segment.logits = logits_.data();
         core::Fault fault = forward_->run(exec_, services, &segment, 1, {workspace_.data(), workspace_.size()});
         if (!fault) fault = segment.fault;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "k3/core/buffer.hpp"
@@ -33,6 +34,7 @@ struct Options {
     bool read_ahead = true;
     std::optional<std::size_t> look_ahead{};  // experts predicted for the next layer, 0: none; empty: automatic
     bool trace = false;                       // record which experts are asked for
+    bool all_logits = false;                  // room for the logits of a whole chunk: Session::feed_all
     std::size_t least_work = core::Exec{}.least_work;  // see core::Exec; tests set 0 to split everything
 };
 
@@ -55,6 +57,9 @@ struct Traffic {
 /// progress(tokens done, tokens, layer done, layers), on the calling thread: false ends the feeding there, with
 /// Code::interrupted and the current step taken back. It must not throw: it runs inside the step.
 using FeedProgress = std::function<bool(std::size_t, std::size_t, std::size_t, std::size_t)>;
+/// rows(number of the first id, logits [ids, vocab]) of the ids of a chunk, once it is part of the sequence. The logits
+/// are valid until it returns. What it throws ends the feeding there.
+using LogitRows = std::function<void(std::size_t, std::span<const float>)>;
 /// progress(bytes done, bytes)
 using LoadProgress = std::function<void(std::uint64_t, std::uint64_t)>;
 

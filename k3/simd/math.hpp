@@ -2,10 +2,13 @@
 #define K3_SIMD_MATH_HPP
 // exp, sigmoid, tanh and silu of binary32 arguments, computed in binary64 with unfused plain operations in a fixed
 // order and rounded once. exp and tanh are correctly rounded; docs/NUMERICS.md prints the constants, the tree and the
-// specials.
+// specials. At the end exp and log in binary64, for probabilities.
 //
 //   n = round(x / ln 2)   r = x - n ln2_high - n ln2_low   p = expm1(r)   s = 2^n
 //   exp(x) = s + s p      sigmoid(x) = 1 / ((1 + s) + s p) at -x      tanh(x) = e / (e + 2), e = (s - 1) + s p at 2x
+#include <bit>
+#include <cstdint>
+
 #include "k3/simd/lanes.hpp"
 
 namespace k3::simd::inline K3_TARGET {
@@ -23,12 +26,17 @@ inline constexpr double kTaylor[12] = {0x1.0000000000000p-1,  0x1.5555555555555p
                                        0x1.a01a01a01a01ap-16, 0x1.71de3a556c734p-19, 0x1.27e4fb7789f5cp-22,
                                        0x1.ae64567f544e4p-26, 0x1.1eed8eff8d898p-29, 0x1.6124613a86d09p-33};
 
+/// 2 / (2 j + 1) for j = 1 .. 10, rounded to binary64.
+inline constexpr double kAtanh[10] = {
+    0x1.5555555555555p-1, 0x1.999999999999ap-2, 0x1.2492492492492p-2, 0x1.c71c71c71c71cp-3, 0x1.745d1745d1746p-3,
+    0x1.3b13b13b13b14p-3, 0x1.1111111111111p-3, 0x1.e1e1e1e1e1e1ep-4, 0x1.af286bca1af28p-4, 0x1.8618618618618p-4};
+
 template <Arch A>
 struct ExpParts {
     f64x8<A> s, p;  // exp(x) = s * (1 + p)
 };
 
-/// x in [-104, 104] or NaN.
+/// x in [-708, 709] or NaN.
 template <Arch A>
 K3_INLINE ExpParts<A> exp_parts(const f64x8<A>& x) noexcept {
     const auto constant = [](double v) __attribute__((always_inline)) { return broadcast<f64x8, A>(v); };
@@ -91,6 +99,36 @@ K3_INLINE f32x8<A> tanh(const f32x8<A>& x) noexcept {
 template <Arch A>
 K3_INLINE f32x8<A> silu(const f32x8<A>& x) noexcept {
     return mul(x, sigmoid<A>(x));
+}
+
+/// exp of binary64, within 1 ulp. +0 below -700, +inf above 709; NaN stays NaN.
+template <Arch A>
+K3_INLINE f64x8<A> exp(const f64x8<A>& x) noexcept {
+    const f64x8<A> low = broadcast<f64x8, A>(-700.0), high = broadcast<f64x8, A>(709.0);
+    const auto [s, p] = detail::exp_parts<A>(detail::clamp<A>(x, -700.0, 709.0));
+    const f64x8<A> value = mul_then_add(s, s, p);
+    const f64x8<A> above = select_lt(high, x, broadcast<f64x8, A>(__builtin_inf()), value);
+    return select_lt(x, low, broadcast<f64x8, A>(0.0), above);
+}
+
+/// log of one binary64, within 1 ulp. Requires x normal, positive and finite.
+///
+///   x = 2^k (1 + f), 1 + f in (sqrt(1/2), sqrt(2)]; s = f / (2 + f); log(1 + f) = 2 atanh(s) = f - s (f - R(s^2))
+K3_INLINE double log(double x) noexcept {
+    const std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
+    double k = static_cast<double>(static_cast<std::int64_t>(bits >> 52) - 1023);
+    double mantissa = std::bit_cast<double>((bits & 0xfffffffffffffU) | 0x3ff0000000000000U);
+    if (mantissa > 0x1.6a09e667f3bcdp+0) {
+        mantissa = mul_exact(mantissa, 0.5);
+        k += 1.0;
+    }
+    const double f = mantissa - 1.0;
+    const double s = f / (2.0 + f);
+    const double z = mul(s, s);
+    double series = detail::kAtanh[9];
+    for (int j = 8; j >= 0; --j) series = mul_then_add(detail::kAtanh[j], series, z);
+    const double low = mul(s, f - mul(series, z)) - mul(k, detail::kLn2Low);
+    return mul_exact(k, detail::kLn2High) + (f - low);
 }
 
 }  // namespace k3::simd::inline K3_TARGET

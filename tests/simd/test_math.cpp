@@ -10,6 +10,7 @@
 #include <atomic>
 #include <thread>
 
+#include "k3/simd/math.hpp"
 #include "support/doctest.hpp"
 #include "support/kernel_table.hpp"
 #include "support/kernel_table_data.hpp"
@@ -173,6 +174,57 @@ TEST_CASE("simd/math: a result does not depend on the lane, the tail or its neig
             }
         }
     }
+}
+
+namespace {
+
+double exp64(double x) { return simd::exp<simd::scalar>(simd::broadcast<simd::f64x8, simd::scalar>(x)).r[7]; }
+/// Distance from the truth in units of the last place of binary64; subnormal truths are not asked for.
+double error64(double got, long double truth) {
+    int exponent;
+    std::frexp(truth, &exponent);
+    return static_cast<double>(std::fabs(static_cast<long double>(got) - truth) / std::ldexp(1.0L, exponent - 53));
+}
+/// In [0, 1), 53 bits.
+double unit(std::uint64_t seed, std::uint64_t i) { return static_cast<double>(hash(seed, i) >> 11) * 0x1p-53; }
+
+}  // namespace
+
+TEST_CASE("simd/math: exp and log of binary64 are within one ulp, everywhere that counts") {
+    double worst_exp = 0, worst_log = 0;
+    for (std::uint64_t i = 0; i < 100000; ++i) {
+        for (const double x : {-40 * unit(1, i), -unit(2, i), 1409 * unit(3, i) - 700,
+                               std::ldexp(unit(4, i) - 0.5, -static_cast<int>(i % 60))})
+            worst_exp = std::max(worst_exp, error64(exp64(x), std::exp(static_cast<long double>(x))));
+        for (const double x : {1 + 163839 * unit(5, i), 0.5 + 1.5 * unit(6, i),
+                               1 + std::ldexp(unit(7, i) - 0.5, -static_cast<int>(i % 40)),
+                               std::ldexp(1 + unit(8, i), static_cast<int>(i % 2046) - 1022)})
+            if (x != 1) worst_log = std::max(worst_log, error64(simd::log(x), std::log(static_cast<long double>(x))));
+    }
+    CHECK(worst_exp < 1);
+    CHECK(worst_log < 1);
+    CHECK(worst_exp > 0.5);  // not the library's, which is nearer
+    CHECK(worst_log > 0.5);
+}
+
+TEST_CASE("simd/math: exp and log of binary64 at their edges") {
+    const double inf = std::numeric_limits<double>::infinity();
+    CHECK(exp64(0.0) == 1);
+    CHECK(exp64(-0.0) == 1);
+    CHECK(exp64(0x1p-1074) == 1);
+    CHECK(same(exp64(-inf), 0.0));
+    CHECK(same(exp64(std::nextafter(-700.0, -inf)), 0.0));
+    CHECK(exp64(-700.0) > 9e-305);
+    CHECK(exp64(709.0) < inf);
+    CHECK(exp64(std::nextafter(709.0, inf)) == inf);
+    CHECK(exp64(inf) == inf);
+    const double nan = exp64(std::numeric_limits<double>::quiet_NaN());
+    CHECK(nan != nan);
+    CHECK(same(simd::log(1.0), 0.0));
+    CHECK(simd::log(2.0) == 0x1.62e42fefa39efp-1);
+    CHECK(simd::log(0.5) == -0x1.62e42fefa39efp-1);
+    CHECK(error64(simd::log(std::numeric_limits<double>::max()), 709.782712893383996732224L) < 1);
+    CHECK(error64(simd::log(std::numeric_limits<double>::min()), -708.396418532264106224412L) < 1);
 }
 
 TEST_CASE("simd/lanes: reduce adds 4 to 4, 2 to 2, 1 to 1: any other tree differs on these lanes") {

@@ -186,6 +186,24 @@ struct Digests {
         d.add(weights, kChosen);
         print("route", d);
     }
+    static void softmax() {
+        static float x[kMost];
+        static std::uint64_t w[kMost];
+        Numbers numbers{10};
+        core::Digest weights, sums;
+        for (const float scale : {0x1p-10F, 1.0F, 9.0F, 200.0F}) {
+            numbers.fill(x, kMost, scale);
+            x[77] = -__builtin_inff();
+            x[99] = 2.0F * scale;  // the largest
+            for (const double temperature : {0.3, 1.0, 0x1p+100}) {
+                kernels::softmax_weights<A>(x, kMost - 3, x[99], temperature, w);
+                weights.add_bytes(w, (kMost - 3) * sizeof w[0]);
+            }
+            for (std::size_t i = 100; i < kMost; i += 7) sums.add(kernels::log_softmax<A>(x, i, x[99], i - 3));
+        }
+        print("softmax_weights", weights);
+        print("log_softmax", sums);
+    }
     static int all() {
         std::printf("[%s]\n", A::name);
         if (!simd::arithmetic_is_exact<A>()) {
@@ -201,6 +219,7 @@ struct Digests {
         residual();
         attention();
         route();
+        softmax();
         return 0;
     }
 };
