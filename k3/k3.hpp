@@ -4,6 +4,7 @@
 // are in k3/kernels.hpp.
 #include "k3/core/buffer.hpp"
 #include "k3/core/check.hpp"
+#include "k3/core/checksum.hpp"
 #include "k3/core/digest.hpp"
 #include "k3/core/error.hpp"
 #include "k3/core/exec.hpp"
@@ -120,4 +121,5 @@
 #include "k3/engine/score.hpp"
 #include "k3/engine/session.hpp"
 #include "k3/engine/session_options.hpp"
+#include "k3/engine/state_file.hpp"
 #endif

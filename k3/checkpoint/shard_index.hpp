@@ -52,6 +52,9 @@ class ShardIndex {
     std::size_t size() const noexcept { return experts_.size() + named_.size(); }
     /// Bytes of all tensors together.
     std::uint64_t payload_bytes() const noexcept;
+    /// Of names, dtypes and shapes (and so of sizes), not of shards and offsets: the same for the same tensors cut into
+    /// other shards.
+    std::uint64_t checksum() const noexcept;
     /// Heap bytes held by the index itself.
     std::size_t memory_bytes() const noexcept;
 

@@ -22,6 +22,7 @@
 #include "k3/engine/detail/session_parts.hpp"
 #include "k3/engine/plan_refusal.hpp"
 #include "k3/engine/session_options.hpp"
+#include "k3/engine/state_file.hpp"
 #include "k3/io/memory_limits.hpp"
 #include "k3/model/state.hpp"
 
@@ -153,9 +154,44 @@ class Session {
     }
 
     void reset() noexcept {
+        logits_of_ = 0;
         if (state_) state_->reset();
     }
     unsigned threads() const noexcept { return options_.threads; }
+
+    /// The logits of the last token of the sequence, until the next call; empty if there are none: nothing is fed, or
+    /// the last feed was not completed.
+    std::span<const float> logits() const noexcept {
+        if (logits_of_ == 0 || logits_of_ != position()) return {};
+        return std::span<const float>(logits_).first(parts_->config.shape.vocab);
+    }
+
+    /// Opens and checks a saved state: before load(), whose plan needs the number of its tokens. `tokenizer`: its
+    /// checksum(), or 0. Errors: as StateFile::open.
+    StateFile open_state(const std::string& path, std::uint64_t tokenizer = 0) const {
+        return StateFile::open(path, owner(), tokenizer);
+    }
+    /// The sequence becomes that of the file. Errors: Code::plan (it has more positions than load() was given), and
+    /// those of StateFile::read.
+    void load_state(const StateFile& file) {
+        if (!loaded() || file.fed() > positions_)
+            throw Error(Code::plan,
+                        "the state holds " + std::to_string(file.fed()) + " positions, this run was planned for " +
+                            std::to_string(positions_),
+                        "plan for more positions", {.path = file.path()});
+        logits_of_ = 0;
+        file.read(owner(), *state_, logits_);
+        if (file.has_logits()) logits_of_ = position();
+    }
+    /// Writes the state after the last completed step; run.ids begin with the position() ids that were fed. After
+    /// load(), not from a progress callback. Errors: as write_state_file.
+    void save_state(const std::string& path, const SavedRun& run, std::uint64_t tokenizer = 0) const {
+        write_state_file(path, owner(), tokenizer, run, *state_, logits());
+    }
+    /// Of a saved state of `ids` tokens, at most.
+    std::uint64_t state_file_bytes(std::size_t ids) const {
+        return engine::state_file_bytes(parts_->bound.view(), ids, ids, true);
+    }
 
   private:
     using Parts = detail::SessionParts;
@@ -168,8 +204,9 @@ class Session {
         const std::uint64_t each = 2 * parts_->places.top_k() * sizeof(std::uint32_t) + sizeof(stream::TraceBatch);
         return detail::kGrowth * (kLeast + positions * layers() * each);
     }
+    StateOwner owner() const noexcept { return {parts_->bound, parts_->index}; }
     void unload() noexcept {
-        positions_ = 0;
+        positions_ = logits_of_ = 0;
         state_.reset();
         streaming_.reset();
         for (core::Buffer* buffer : {&local_, &shared_, &workspace_}) *buffer = core::Buffer();
@@ -250,6 +287,7 @@ class Session {
     void step(std::span<const std::int32_t> ids, std::size_t wanted, std::size_t done, std::size_t total,
               const FeedProgress& progress) {
         state_->begin(ids.size());
+        if (wanted != 0) logits_of_ = 0;
         struct Report {
             const FeedProgress* progress;
             std::size_t done, total;
@@ -276,6 +314,7 @@ class Session {
         }
         forward_->commit(exec_, segment.state, ids.size());
         state_->advance(ids.size());
+        if (wanted == 1) logits_of_ = position();
     }
 
     [[noreturn]] void raise(const core::Fault& fault, std::size_t position) const {
@@ -305,8 +344,8 @@ class Session {
     core::Buffer local_, shared_, workspace_;
     core::Exec exec_{};
     std::vector<float> logits_;
-    std::size_t chunk_ = 1, positions_ = 0;
-    std::uint64_t held_ = 0;  // resident before load()
+    std::size_t chunk_ = 1, positions_ = 0, logits_of_ = 0;  // logits_of_: the position() they belong to, 0: none
+    std::uint64_t held_ = 0;                                 // resident before load()
 };
 
 }  // namespace k3::engine

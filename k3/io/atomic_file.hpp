@@ -20,21 +20,26 @@
 
 namespace k3::io {
 
-/// A file that does not exist under its name until commit(): written as "NAME.tmp.PID", then fsync, rename, fsync of
-/// the folder. Not committed, it is removed. Errors: Code::write with the final path and the reason.
+/// A file that does not exist under its name until commit(): written as "NAME.tmp.PID" (".1", ... if taken), then
+/// fsync, rename, fsync of the folder. Not committed, it is removed. Errors: Code::write with the final path and the
+/// reason.
 class PendingFile {
   public:
-    /// `direct` asks for O_DIRECT; file systems that refuse it get plain writes.
+    /// `direct` asks for O_DIRECT; file systems that refuse it get plain writes. A path that is something else than a
+    /// regular file is refused: renaming would put a file in the place of a device.
     static PendingFile create(const std::string& path, bool direct = false) {
-        std::string temporary = path + ".tmp." + std::to_string(::getpid());
-        const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
-        int fd = direct ? ::open(temporary.c_str(), flags | O_DIRECT, 0644) : -1;
-        if (fd < 0 && (!direct || errno == EINVAL || errno == ENOTSUP)) {
-            ::unlink(temporary.c_str());  // the refused attempt may have made it
-            fd = ::open(temporary.c_str(), flags, 0644);
+        struct stat info {};
+        if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
+            fail(path, "is not a regular file and cannot be replaced", S_ISDIR(info.st_mode) ? EISDIR : EEXIST);
+        const std::string first = path + ".tmp." + std::to_string(::getpid());
+        std::string temporary = first;
+        // A killed process of the same number may have left one (in a container, numbers are small and come again).
+        // Another container may also be writing it right now, so it stays.
+        for (int other = 1;; ++other) {
+            if (const int fd = open_new(temporary, direct); fd >= 0) return {fd, path, std::move(temporary)};
+            if (errno != EEXIST || other == 1000) fail(path, "cannot be created", errno);
+            temporary = first + "." + std::to_string(other);
         }
-        if (fd < 0) fail(path, "cannot be created", errno);
-        return {fd, path, std::move(temporary)};
     }
 
     PendingFile(PendingFile&& other) noexcept
@@ -107,6 +112,15 @@ class PendingFile {
     }
 
   private:
+    static int open_new(const std::string& path, bool direct) {
+        const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+        int fd = direct ? ::open(path.c_str(), flags | O_DIRECT, 0644) : -1;
+        if (fd < 0 && (!direct || errno == EINVAL || errno == ENOTSUP)) {
+            if (direct) ::unlink(path.c_str());  // the refused attempt may have made it
+            fd = ::open(path.c_str(), flags, 0644);
+        }
+        return fd;
+    }
     PendingFile(int fd, std::string path, std::string temporary)
         : fd_(fd), path_(std::move(path)), temporary_(std::move(temporary)) {}
     // Some file systems accept O_DIRECT at open and refuse the write.
@@ -126,14 +140,17 @@ inline void write_small_file(const std::string& path, std::string_view text) {
 }
 
 /// Throws Code::write when the file system of `folder` has less than `bytes` to give.
-inline void require_free_space(const std::string& folder, std::uint64_t bytes) {
+inline void require_free_space(const std::string& folder, std::uint64_t bytes,
+                               const std::string& next =
+                                   "free some space, choose another disk or ask for a smaller "
+                                   "model") {
     struct statvfs info {};
     if (::statvfs(folder.c_str(), &info) != 0) PendingFile::fail(folder, "cannot be examined", errno);
     const std::uint64_t free_bytes = std::uint64_t{info.f_bavail} * info.f_frsize;
     if (free_bytes < bytes) {
         throw Error(Code::write,
-                    "needs " + std::to_string(bytes) + " bytes, " + std::to_string(free_bytes) + " are free",
-                    "free some space, choose another disk or ask for a smaller model", {.path = folder});
+                    "needs " + std::to_string(bytes) + " bytes, " + std::to_string(free_bytes) + " are free", next,
+                    {.path = folder});
     }
 }
 

@@ -5,10 +5,12 @@
 // projection. Binding reads nothing big: bringing the matrices is the job of stream::Trunk.
 #include <cstring>
 #include <deque>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "k3/checkpoint/tensor_reader.hpp"
+#include "k3/core/checksum.hpp"
 #include "k3/core/parallel.hpp"
 #include "k3/model/config_reader.hpp"
 #include "k3/model/model_view.hpp"
@@ -40,6 +42,13 @@ class BoundModel {
     const ModelView& view() const noexcept { return view_; }
     /// Bytes of the vectors, which are held.
     std::uint64_t vector_bytes() const noexcept { return vector_bytes_; }
+    /// Of the values of the vectors, in the order of binding: tells checkpoints of one shape apart, without reading
+    /// their matrices.
+    std::uint64_t vector_checksum() const noexcept {
+        core::Checksum checksum;
+        for (const std::vector<float>& values : vectors_) checksum.add(std::as_bytes(std::span(values)));
+        return checksum.value();
+    }
 
     /// A matrix of the trunk and the weight that shows it.
     struct Matrix {

@@ -29,7 +29,9 @@ class State {
         heads_ = c.kda_heads;
         history_ = (c.conv_kernel - 1) * width_;
         recurrent_ = c.kda_heads * c.kda_head_dim * c.kda_head_dim;
-        row_floats_ = kernels::LatentCache::pad(c.kv_lora) + kernels::LatentCache::pad(c.qk_rope);
+        latent_ = c.kv_lora;
+        rope_ = c.qk_rope;
+        row_floats_ = kernels::LatentCache::pad(latent_) + kernels::LatentCache::pad(rope_);
         allocate();
     }
 
@@ -38,8 +40,7 @@ class State {
         const Config& c = model.config;
         std::size_t kda = 0, mla = 0;
         for (std::size_t i = 0; i < model.layer_count; ++i) ++(model.layers[i].kind == LayerKind::kda ? kda : mla);
-        const std::size_t floats =
-            c.kda_heads * c.kda_head_dim * c.kda_head_dim + 3 * (c.conv_kernel - 1) * c.kda_width();
+        const std::size_t floats = kda_floats(c);
         const std::size_t row = kernels::LatentCache::pad(c.kv_lora) + kernels::LatentCache::pad(c.qk_rope);
         const std::size_t log = std::min(step_tokens, kLogTokens) * (6 * c.kda_width() + c.kda_heads);
         const std::size_t undo = step_tokens > kLogTokens ? floats : 0;
@@ -47,20 +48,21 @@ class State {
         return sizeof(float) * (kda * (floats + log + undo) + mla * pages * kPagePositions * row);
     }
 
+    /// Floats that for_each_part() passes at `positions`.
+    static std::uint64_t part_floats(const ModelView& model, std::size_t positions) noexcept {
+        const Config& c = model.config;
+        std::uint64_t floats = 0;
+        for (std::size_t i = 0; i < model.layer_count; ++i)
+            floats += model.layers[i].kind == LayerKind::kda ? kda_floats(c) : positions * c.cache_width();
+        return floats;
+    }
+
     std::size_t position() const noexcept { return position_; }
 
     /// Prepares a step of `tokens` more tokens: memory for the latents, and the means to take the step back.
     void begin(std::size_t tokens) {
         abandon();  // a step that was begun and never advanced
-        const std::size_t page_count = (position_ + tokens + kPagePositions - 1) / kPagePositions;
-        for (std::size_t i = 0; i < mla_layers_; ++i) {
-            while (pages_[i].size() < page_count) {
-                tables_[i].reserve(pages_[i].size() + 1);  // the two stay in step even if memory runs out
-                pages_[i].emplace_back(kPagePositions * row_floats_ * sizeof(float));
-                tables_[i].push_back(pages_[i].back().as<float>());
-            }
-        }
-        point_at_tables();
+        make_pages(position_ + tokens);
         step_tokens_ = tokens;
         logged_ = tokens <= kLogTokens;
         if (logged_)
@@ -90,6 +92,29 @@ class State {
         step_tokens_ = 0;
     }
 
+    /// part(const float*, count) for all that a later step reads, always in the same order: layer by layer the
+    /// recurrent matrix and the histories of the KDA layers; then, MLA layer by MLA layer and position by position, the
+    /// latent and the shared key slot, without padding. Not in the middle of a step.
+    template <class Part>
+    void for_each_part(Part&& part) const {
+        each_part(position_, [&](float* at, std::size_t count) { part(static_cast<const float*>(at), count); });
+    }
+
+    /// The sequence becomes one of `positions` tokens whose parts fill(float*, count) writes, in the same order.
+    /// Errors: what fill throws, Code::plan; the sequence is then empty.
+    template <class Fill>
+    void restore(std::size_t positions, Fill&& fill) {
+        reset();
+        try {
+            make_pages(positions);
+            each_part(positions, fill);
+        } catch (...) {
+            reset();
+            throw;
+        }
+        position_ = positions;
+    }
+
     /// A copy at the same position. Not in the middle of a step.
     State clone() const {
         State copy(*this, Shape{});
@@ -117,6 +142,8 @@ class State {
           heads_(other.heads_),
           history_(other.history_),
           recurrent_(other.recurrent_),
+          latent_(other.latent_),
+          rope_(other.rope_),
           row_floats_(other.row_floats_),
           position_(other.position_) {
         allocate();
@@ -133,9 +160,36 @@ class State {
         tables_.resize(mla_layers_);
         pages_.resize(mla_layers_);
     }
+    void make_pages(std::size_t positions) {
+        const std::size_t page_count = (positions + kPagePositions - 1) / kPagePositions;
+        for (std::size_t i = 0; i < mla_layers_; ++i) {
+            while (pages_[i].size() < page_count) {
+                tables_[i].reserve(pages_[i].size() + 1);  // the two stay in step even if memory runs out
+                pages_[i].emplace_back(kPagePositions * row_floats_ * sizeof(float));
+                tables_[i].push_back(pages_[i].back().as<float>());
+            }
+        }
+        point_at_tables();
+    }
+    template <class Part>
+    void each_part(std::size_t positions, Part&& part) const {
+        for (const layers::KdaState& layer : kda_) {
+            part(layer.recurrent, recurrent_);
+            for (float* const history : layer.conv) part(history, history_);
+        }
+        for (const auto& table : tables_)
+            for (std::size_t p = 0; p < positions; ++p) {
+                float* const row = table[p / kPagePositions] + p % kPagePositions * row_floats_;
+                part(row, latent_);
+                part(row + kernels::LatentCache::pad(latent_), rope_);
+            }
+    }
     void point_at_tables() {
         table_pointers_.clear();
         for (const auto& table : tables_) table_pointers_.push_back(table.data());
+    }
+    static std::size_t kda_floats(const Config& c) noexcept {
+        return c.kda_heads * c.kda_head_dim * c.kda_head_dim + 3 * (c.conv_kernel - 1) * c.kda_width();
     }
     std::size_t kda_floats() const noexcept { return recurrent_ + 3 * history_; }
 
@@ -167,7 +221,8 @@ class State {
     }
 
     std::size_t kda_layers_ = 0, mla_layers_ = 0;
-    std::size_t width_ = 0, heads_ = 0, history_ = 0, recurrent_ = 0, row_floats_ = 0;
+    std::size_t width_ = 0, heads_ = 0, history_ = 0, recurrent_ = 0;
+    std::size_t latent_ = 0, rope_ = 0, row_floats_ = 0;
     std::size_t position_ = 0, step_tokens_ = 0;
     bool logged_ = false;
     core::Buffer memory_, undo_, log_memory_;

@@ -3,6 +3,7 @@
 // Text to token ids and back, as the released tokenizer does it:
 //   official cuts of long input -> special names, if asked for -> pre-tokenization pattern -> byte-level BPE by ranks.
 // No BOS is added. Decoding is concatenation: bytes are exact, text may need replacement characters.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "k3/core/checksum.hpp"
 #include "k3/core/error.hpp"
 #include "k3/io/file.hpp"
 #include "k3/text/bpe.hpp"
@@ -41,7 +43,13 @@ class Tokenizer {
         const std::string rank_text = read(rank_path, kRankFile), config_text = read(config_path, kConfigFile);
         RankFile ranks = RankFile::parse(rank_text, rank_path);
         SpecialTokens specials = SpecialTokens::parse(config_text, config_path, ranks.size(), vocab_size);
-        return Tokenizer(std::move(ranks), std::move(specials));
+        Tokenizer tokenizer(std::move(ranks), std::move(specials));
+        core::Checksum checksum;
+        checksum.add_value(std::uint64_t{rank_text.size()});
+        for (const std::string_view text : {std::string_view(rank_text), std::string_view(config_text)})
+            checksum.add(std::as_bytes(std::span(text)));
+        tokenizer.checksum_ = std::max<std::uint64_t>(1, checksum.value());
+        return tokenizer;
     }
 
     /// The ids of `text`. An empty text has none; NUL is an ordinary character.
@@ -105,6 +113,9 @@ class Tokenizer {
     }
     std::optional<TokenId> special(std::string_view name) const { return specials_.find(name); }
 
+    /// Of the bytes of both files; never 0.
+    std::uint64_t checksum() const noexcept { return checksum_; }
+
     /// Ids that end a message, ascending. config.json and generation_config.json may name others: stop on the union.
     std::span<const TokenId> end_ids() const noexcept { return specials_.end_ids(); }
 
@@ -125,6 +136,7 @@ class Tokenizer {
     RankFile ranks_;
     SpecialTokens specials_;
     PreTokenizer pattern_;
+    std::uint64_t checksum_ = 1;
 };
 
 }  // namespace k3::text

@@ -219,3 +219,35 @@ TEST_CASE("checkpoint/shard_index: the golden and demo checkpoints are indexed i
     CHECK(count("golden/F/model") == 775);
     CHECK(count("demo/model") == 1386);
 }
+
+TEST_CASE("checkpoint/shard_index: the checksum is of names, types and shapes, not of where tensors lie") {
+    const std::vector<MiniTensor> tensors = {{expert(3, 0, "w1.weight_packed"), "U8", {2, 4}},
+                                             {expert(3, 0, "w1.weight_scale"), "U8", {2, 1}},
+                                             {"a.weight", "BF16", {6, 2}},
+                                             {"b.weight", "F32", {3}}};
+    const auto sum = [](const std::vector<std::vector<MiniTensor>>& shards) {
+        const TempFolder folder;
+        for (unsigned i = 0; i < shards.size(); ++i)
+            folder.write(shard_name(i + 1, static_cast<unsigned>(shards.size())), shard_of(shards[i]));
+        return ShardIndex::open(folder.path(), 2).checksum();
+    };
+    const std::uint64_t want = sum({tensors});
+    CHECK(sum({{tensors[3], tensors[1]}, {tensors[2]}, {tensors[0]}}) == want);
+    const auto with = [&](std::size_t i, MiniTensor other) {
+        std::vector<MiniTensor> changed = tensors;
+        changed[i] = std::move(other);
+        return sum({changed});
+    };
+    CHECK(with(2, {"a.weight", "BF16", {6, 2}, std::string(24, 'x')}) == want);  // values are not in it
+    CHECK(with(0, {expert(3, 0, "w1.weight_packed"), "U8", {4, 2}}) != want);
+    CHECK(with(0, {expert(3, 0, "w1.weight_packed"), "I8", {2, 4}}) != want);
+    CHECK(with(0, {expert(3, 1, "w1.weight_packed"), "U8", {2, 4}}) != want);
+    CHECK(with(0, {expert(3, 0, "w2.weight_packed"), "U8", {2, 4}}) != want);
+    CHECK(with(2, {"a.weight", "BF16", {2, 6}}) != want);
+    CHECK(with(2, {"a.weight", "BF16", {12}}) != want);
+    CHECK(with(2, {"a.weight", "F32", {3, 2}}) != want);
+    CHECK(with(2, {"a.weighs", "BF16", {6, 2}}) != want);
+    CHECK(sum({{tensors[0], tensors[1], tensors[2]}}) != want);
+    // Part of the format of state files: a change of it is a new version of that.
+    CHECK(ShardIndex::open(std::string(K3_SOURCE_DIR) + "/tests/golden/A/model", 1).checksum() == 0xf68fc307823bf15aU);
+}

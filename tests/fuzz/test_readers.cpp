@@ -11,6 +11,7 @@
 #include "fuzz/mutate.hpp"
 #include "k3/checkpoint/header.hpp"
 #include "k3/checkpoint/shard_index.hpp"
+#include "k3/engine/state_file.hpp"
 #include "k3/model/config_reader.hpp"
 #include "k3/text/rank_file.hpp"
 #include "k3/text/special_tokens.hpp"
@@ -284,6 +285,79 @@ TEST_CASE("fuzz/utf8: any bytes decode, in one piece and in many, to the same va
     });
     CHECK(valid > 5000);
     CHECK(broken > 5000);
+}
+
+TEST_CASE("fuzz/state_file: a damaged state is refused; with checksums made right, what is taken is written the same") {
+    const std::string dir = std::string(K3_SOURCE_DIR) + "/tests/golden/A/model";
+    const model::ModelConfig config = model::read_config(dir + "/config.json");
+    const checkpoint::ShardIndex index = checkpoint::ShardIndex::open(dir, 1);
+    const model::BoundModel bound(config, index, 4);  // three KDA layers, one MLA layer
+    const engine::StateOwner owner{bound, index};
+    const std::size_t vocab = config.shape.vocab, head = engine::detail::kStateHeaderBytes;
+    model::State state(bound.view());
+    std::vector<float> logits(vocab, 0.5F);
+    const MemoryFile file;
+    const TempFolder folder;
+    Words seeds;
+    for (const std::size_t fed : {0, 1, 3}) {
+        float value = 0;
+        state.restore(fed, [&](float* part, std::size_t count) {
+            for (std::size_t i = 0; i < count; ++i) part[i] = value += 0.25F;
+        });
+        for (const std::size_t more : {0, 2}) {
+            engine::SavedRun run{std::vector<std::int32_t>(fed + more, 7)};
+            if (more != 0) run.sampler = engine::SavedSampler{{1, 2}, fed};
+            engine::write_state_file(folder / "state", owner, more, run, state, logits);
+            seeds.push_back(io::File::read_text(folder / "state"));
+        }
+    }
+    const auto sum = [](std::string_view bytes) {
+        core::Checksum checksum;
+        checksum.add(std::as_bytes(std::span(bytes)));
+        return checksum.value();
+    };
+    const auto little = [](std::uint64_t value) {
+        std::string bytes(8, '\0');
+        std::memcpy(bytes.data(), &value, 8);
+        return bytes;
+    };
+    Words words = {little(0),
+                   little(1),
+                   little(2),
+                   little(3),
+                   little(std::uint64_t{1} << 20),
+                   little(~std::uint64_t{0}),
+                   std::string(seeds[0], 0, head),
+                   std::string(4, '\0'),
+                   "k3-state"};
+    std::size_t right = 0;
+    const auto use = [&](std::string_view bytes) {
+        const engine::StateFile opened = engine::StateFile::open(file.put(bytes), owner, 2);
+        promise(opened.fed() <= opened.run().ids.size(), "more is fed than there is");
+        for (const std::int32_t id : opened.run().ids)
+            promise(id >= 0 && static_cast<std::size_t>(id) < vocab, "an id out of range");
+        opened.read(owner, state, logits);
+        promise(state.position() == opened.fed(), "another position");
+        std::uint64_t tokenizer = 0;
+        std::memcpy(&tokenizer, bytes.data() + head - 16, 8);
+        engine::write_state_file(folder / "again", owner, tokenizer, opened.run(), state,
+                                 opened.has_logits() ? std::span<const float>(logits) : std::span<const float>());
+        promise(io::File::read_text(folder / "again") == bytes, "what was taken is not what is written");
+        ++right;
+    };
+    const FuzzCount raw = fuzz(seeds, words, 2000, use);
+    CHECK(raw.refused > 1900);
+    const FuzzCount sealed = fuzz(seeds, words, 4000, [&](std::string_view bytes) {
+        std::string copy(bytes);
+        if (copy.size() >= head + 8) {
+            copy.replace(head - 8, 8, little(sum(std::string_view(copy).substr(0, head - 8))));
+            copy.replace(copy.size() - 8, 8, little(sum(std::string_view(copy).substr(0, copy.size() - 8))));
+        }
+        use(copy);
+    });
+    CHECK(sealed.taken > 200);
+    CHECK(sealed.reasons.size() > 7);
+    CHECK(right > 200);
 }
 
 TEST_CASE("fuzz/sizes: numbers, sizes and lists of ids on a command line are read whole or refused") {

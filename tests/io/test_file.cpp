@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "k3/core/buffer.hpp"
+#include "k3/io/atomic_file.hpp"
 #include "support/doctest.hpp"
 #include "support/mini_checkpoint.hpp"
 
@@ -137,4 +138,39 @@ TEST_CASE("io/file: moving hands the descriptor over once; many threads read one
         });
     for (std::thread& t : threads) t.join();
     for (const int n : good) CHECK(n == 200);
+}
+
+TEST_CASE(
+    "io/atomic_file: a file appears whole at commit(), replaces only a file, and leaves nothing if it is dropped") {
+    const TempFolder folder;
+    const std::string path = folder.write("a", "old");
+    const auto files = [&] { return std::distance(std::filesystem::directory_iterator(folder.path()), {}); };
+    {
+        io::PendingFile pending = io::PendingFile::create(path);
+        pending.reserve(3);
+        pending.write(0, std::as_bytes(std::span("new", 3)));
+        CHECK(File::read_text(path) == "old");
+        CHECK(files() == 2);
+        io::PendingFile other = io::PendingFile::create(path);  // a second one in the same process
+        CHECK(other.temporary_path() != pending.temporary_path());
+        other.write(0, std::as_bytes(std::span("other", 5)));
+        pending.commit();
+        CHECK(File::read_text(path) == "new");
+    }
+    CHECK(files() == 1);
+    CHECK(File::read_text(path) == "new");
+    // What a killed process of our number left stays, and is in nobody's way.
+    const std::string stray = "a.tmp." + std::to_string(::getpid());
+    folder.write(stray, "stray");
+    io::write_small_file(path, "newer");
+    CHECK(File::read_text(path) == "newer");
+    CHECK(File::read_text(folder / stray) == "stray");
+    CHECK(files() == 2);
+    for (const std::string& special : {folder.path(), std::string("/dev/null")}) {
+        CHECK(code_of([&] { io::PendingFile::create(special); }) == Code::write);
+        CHECK(holds(refusal([&] { io::PendingFile::create(special); }), "is not a regular file"));
+    }
+    CHECK(code_of([&] { io::PendingFile::create(folder / "no/a"); }) == Code::write);
+    CHECK(holds(refusal([&] { io::require_free_space(folder.path(), ~std::uint64_t{0}); }), "smaller model"));
+    CHECK(holds(refusal([&] { io::require_free_space(folder.path(), ~std::uint64_t{0}, "or not"); }), "free; or not"));
 }

@@ -234,3 +234,61 @@ TEST_CASE(
     copy.state.abandon();
     CHECK(same_bits(copy.snapshot(runner), before));
 }
+
+TEST_CASE("model/state: its parts, written into another state, are that state; they are what part_floats() counts") {
+    for (Loaded* const model : {&golden_b(), &golden_f()}) {
+        Runner runner(*model, engine::widest_arch(), 2, kPage + 20);
+        const model::Config& c = runner.view().config;
+        Sequence want(runner), got(runner);
+        REQUIRE_FALSE(got.feed(runner, some_ids(9, runner.vocab(), 3), 1));  // to be overwritten
+        for (const std::size_t more : {std::size_t{0}, kPage - 1, std::size_t{2}}) {
+            if (more != 0) REQUIRE_FALSE(want.feed(runner, some_ids(more, runner.vocab(), 4), 1));
+            Floats all;
+            std::size_t calls = 0;
+            want.state.for_each_part([&](const float* part, std::size_t count) {
+                all.insert(all.end(), part, part + count);
+                ++calls;
+            });
+            const std::size_t position = want.state.position();
+            CHECK(all.size() == State::part_floats(runner.view(), position));
+            std::size_t mla = 0;
+            for (std::size_t i = 0; i < runner.view().layer_count; ++i)
+                mla += runner.view().layers[i].kind == model::LayerKind::mla;
+            CHECK(calls == 4 * (runner.view().layer_count - mla) + 2 * mla * position);
+            CHECK(all.size() == (runner.view().layer_count - mla) *
+                                        (c.kda_heads * c.kda_head_dim * c.kda_head_dim + 9 * c.kda_width()) +
+                                    mla * position * (c.kv_lora + c.qk_rope));
+            std::size_t at = 0;
+            got.state.restore(position, [&](float* part, std::size_t count) {
+                std::memcpy(part, all.data() + at, count * sizeof(float));
+                at += count;
+            });
+            CHECK(at == all.size());
+            CHECK(got.state.position() == position);
+            CHECK(same_bits(got.snapshot(runner), want.snapshot(runner)));  // with the padding
+            Sequence copy(want.state.clone());
+            CHECK(same_bits(next_steps(got, runner), next_steps(copy, runner)));
+        }
+    }
+}
+
+TEST_CASE("model/state: a restore that fails half way leaves the state of no tokens") {
+    Runner runner(golden_b(), engine::widest_arch(), 1);
+    const Ids ids = some_ids(20, runner.vocab(), 8);
+    Sequence used(runner), fresh(runner);
+    REQUIRE_FALSE(used.feed(runner, ids, 1));
+    for (const int last : {1, 7, 30}) {
+        int parts = 0;
+        CHECK_THROWS_AS(used.state.restore(
+                            20,
+                            [&](float* part, std::size_t count) {
+            if (++parts == last) throw Error(Code::state, "no", "no");
+            std::fill_n(part, count, 3.0F);
+                            }),
+                        Error);
+        CHECK(used.state.position() == 0);
+        CHECK(same_bits(used.snapshot(runner), Sequence(runner).snapshot(runner)));
+    }
+    const Floats want = fresh.feed_all(runner, ids, 7);
+    CHECK(same_bits(used.feed_all(runner, ids, 7), want));
+}

@@ -215,6 +215,16 @@ TEST_CASE(
     fs::remove(dir / "tokenizer_config.json");
     fs::copy_file(path_of("demo/model/tokenizer_config.json"), dir / "tokenizer_config.json");
     CHECK(error(2304) == "");
+    const std::uint64_t sum = Tokenizer::open(dir.string(), 2304).checksum();
+    CHECK(sum == Tokenizer::open(path_of("demo/model"), 2304).checksum());
+    CHECK(sum != 0);
+    for (const char* name : {"tiktoken.model", "tokenizer_config.json"}) {  // a byte more, that changes no token
+        fs::copy_file(dir / name, dir / "kept");
+        std::ofstream(dir / name, std::ios::app).put('\n');
+        CHECK(Tokenizer::open(dir.string(), 2304).checksum() != sum);
+        fs::rename(dir / "kept", dir / name);
+    }
+    CHECK(sum == Tokenizer::open(dir.string(), 2304).checksum());
     CHECK(contains(error(2000), "vocab_size is 2000 but the tokenizer has 2048 ranks"));
     CHECK(contains(error(163'840), "vocab_size is 163840"));
     CHECK(contains(error(2303), "outside the special slots"));

@@ -12,6 +12,7 @@
 #include "k3/checkpoint/detail/shard_files.hpp"
 #include "k3/checkpoint/header.hpp"
 #include "k3/checkpoint/shard_index.hpp"
+#include "k3/core/checksum.hpp"
 #include "k3/io/jobs.hpp"
 
 namespace k3::checkpoint {
@@ -233,6 +234,23 @@ inline std::uint64_t ShardIndex::payload_bytes() const noexcept {
     std::uint64_t total = 0;
     for (const Shard& shard : shards_) total += shard.payload;
     return total;
+}
+
+inline std::uint64_t ShardIndex::checksum() const noexcept {
+    core::Checksum checksum;
+    const auto add = [&checksum](std::uint64_t number) { checksum.add_value(number); };
+    for (const ExpertEntry& entry : experts_)
+        for (const std::uint64_t number :
+             {entry.key, std::uint64_t{entry.rows}, std::uint64_t{entry.cols}, static_cast<std::uint64_t>(entry.dtype)})
+            add(number);
+    for (const NamedEntry& entry : named_) {
+        add(entry.name.size());
+        checksum.add(std::as_bytes(std::span(entry.name)));
+        add(static_cast<std::uint64_t>(entry.info.dtype));
+        add(entry.info.shape.rank());
+        for (const std::uint64_t dim : entry.info.shape.dims()) add(dim);
+    }
+    return checksum.value();
 }
 
 inline std::size_t ShardIndex::memory_bytes() const noexcept {
