@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,17 +17,23 @@
 #include <vector>
 
 #include "drivers/exit_code.hpp"
+#include "drivers/run/chat.hpp"
 #include "drivers/run/disk_probe.hpp"
 #include "drivers/run/generate.hpp"
-#include "drivers/run/interrupt.hpp"
+#include "drivers/run/open_session.hpp"
 #include "drivers/run/options.hpp"
 #include "drivers/run/output.hpp"
 #include "drivers/run/prompt.hpp"
 #include "drivers/run/report.hpp"
 #include "drivers/run/result.hpp"
+#include "drivers/run/score.hpp"
+#include "drivers/run/token_sink.hpp"
 #include "drivers/run/waiting_threads.hpp"
 #include "k3/core/error.hpp"
+#include "k3/engine/sampler.hpp"
 #include "k3/engine/session.hpp"
+#include "k3/engine/state_file.hpp"
+#include "k3/io/atomic_file.hpp"
 #include "k3/io/memory_limits.hpp"
 #include "k3/model/config_reader.hpp"
 #include "k3/stream/trace_writer.hpp"
@@ -38,28 +45,24 @@ using k3::Error;
 namespace run = k3::run;
 namespace drivers = k3::drivers;
 
-void check_model_dir(const std::string& path) {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(path, ignored)) return;
-    throw Error(Code::usage,
-                std::filesystem::exists(path, ignored) ? "is not a directory" : "there is no such directory",
-                "give the directory with config.json and the shards", {.path = path});
-}
-
-void check_layers(const run::Options& options, std::size_t layers) {
-    if (options.layers <= layers) return;
-    throw Error(Code::usage,
-                "--layers: " + std::to_string(options.layers) + " is more than the model's " + std::to_string(layers),
-                "give 1 to " + std::to_string(layers));
-}
-
-/// Text stops at the ids the tokenizer or a config names as ends. A list of ids is taken as it is: the caller knows.
+/// Text stops at the ids the tokenizer or a config names as ends; a list of ids is taken as it is: the caller knows.
+/// --stop-id stops both.
 std::vector<std::int64_t> end_ids(const run::Options& options, const k3::model::ModelConfig& config,
                                   const std::optional<k3::text::Tokenizer>& tokenizer) {
-    if (options.ignore_eos || options.prompt_kind == run::PromptKind::ids || !tokenizer) return {};
-    std::vector<std::int64_t> ids = config.end_ids;
+    std::vector<std::int64_t> ids(options.stop_ids.begin(), options.stop_ids.end());
+    if (options.ignore_eos || options.prompt_kind == run::PromptKind::ids || !tokenizer) return ids;
+    ids.insert(ids.end(), config.end_ids.begin(), config.end_ids.end());
     ids.insert(ids.end(), tokenizer->end_ids().begin(), tokenizer->end_ids().end());
     return ids;
+}
+
+/// Each result needs a file of its own. Errors: Code::usage.
+void refuse_same_file(std::initializer_list<std::pair<const char*, const run::OutputFile*>> files) {
+    for (auto a = files.begin(); a != files.end(); ++a)
+        for (auto b = files.begin(); b != a; ++b)
+            if (a->second != nullptr && b->second != nullptr && a->second->path() == b->second->path())
+                throw Error(Code::usage, std::string(b->first) + " and " + a->first + " name the same file",
+                            "give each its own");
 }
 
 /// Before the run: after hours is late to find that it cannot be written.
@@ -105,68 +108,122 @@ Ending ending_of(const run::Outcome& outcome, const run::Stdout& out, const std:
     return {};
 }
 
+/// The sequence a run starts from: what a saved state holds, then the prompt.
+struct Start {
+    std::optional<k3::engine::StateFile> state{};
+    run::Ids before{}, prompt{};
+    run::Ids all() const {
+        run::Ids ids = before;
+        ids.insert(ids.end(), prompt.begin(), prompt.end());
+        return ids;
+    }
+};
+
+/// The sampler goes on where the saved one stopped, unless this run was given a seed of its own.
+std::optional<k3::engine::Sampler> make_sampler(const run::Options& options, const Start& start) {
+    const k3::engine::SavedSampler* const saved =
+        start.state && start.state->run().sampler ? &*start.state->run().sampler : nullptr;
+    if (!options.sampling) {
+        if (saved != nullptr && !options.greedy && !options.quiet)
+            std::fprintf(stderr,
+                         "note     the saved run drew its tokens; this one takes the likeliest: give --temperature "
+                         "to go on drawing\n");
+        return std::nullopt;
+    }
+    std::optional<k3::engine::Sampler> sampler(*options.sampling);
+    if (saved != nullptr && !options.seed_given) sampler->set_generator({saved->generator[0], saved->generator[1]});
+    return sampler;
+}
+
+/// What kept the state from being written, if it was asked for.
+std::optional<Error> write_state(const run::Options& options, const k3::engine::Session& session, const Start& start,
+                                 const run::Outcome& outcome, const std::optional<k3::engine::Sampler>& sampler,
+                                 std::uint64_t tokenizer) {
+    if (options.save_state.empty() || session.position() == 0) return std::nullopt;
+    k3::engine::SavedRun saved{.ids = start.all(), .digest = outcome.digest.value()};
+    saved.ids.insert(saved.ids.end(), outcome.ids.begin(), outcome.ids.end());
+    if (sampler) saved.sampler = {.generator = {sampler->generator().state, sampler->generator().increment}, .turn = 1};
+    try {
+        session.save_state(options.save_state, saved, tokenizer);
+    } catch (const Error& error) {
+        return error;
+    }
+    return std::nullopt;
+}
+
 int run_model(const run::Options& options) {
-    check_model_dir(options.model_dir);
-    const k3::model::ModelConfig config = k3::model::read_config(options.config_path);
-    check_layers(options, config.shape.layers);
+    const k3::model::ModelConfig config = run::read_checked_config(options);
     const auto tokenizer = run::open_tokenizer(options, config.shape.vocab);
-    run::Request request{.prompt = run::read_prompt(options, tokenizer, config.shape.vocab),
-                         .end_ids = end_ids(options, config, tokenizer),
-                         .gen = options.gen,
-                         .decoding = options.decoding};
-    // The last token is not fed.
-    const std::size_t positions = request.prompt.size() + (options.gen > 0 ? options.gen - 1 : 0);
+    if (options.chat) return run::Chat(options, config, *tokenizer).run();
+    const std::uint64_t tokenizer_digest = tokenizer ? tokenizer->checksum() : 0;
+    Start start{.prompt = run::read_prompt(options, tokenizer, config.shape.vocab)};
+    if (options.score) run::check_scorable(start.prompt);
 
     const run::OutputFile result = run::OutputFile::open(options.out_path);
     std::optional<run::OutputFile> logits_file;
+    run::Request request{
+        .end_ids = end_ids(options, config, tokenizer), .gen = options.gen, .decoding = options.decoding};
     if (!options.logits_path.empty()) {
         logits_file.emplace(run::OutputFile::open(options.logits_path));
-        if (logits_file->path() == result.path()) {
-            throw Error(Code::usage, "--out and --dump-logits name the same file", "give each its own");
-        }
         request.first_logits = [&](std::span<const float> row) {
             const auto bytes = std::as_bytes(row);
             logits_file->write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
         };
     }
-
+    std::optional<run::OutputFile> state_file;
+    if (!options.save_state.empty()) {
+        (void)k3::io::PendingFile::create(options.save_state);  // refuses what is no regular file: it is renamed onto
+        state_file.emplace(run::OutputFile::open(options.save_state));
+    }
+    refuse_same_file({{"--out", &result},
+                      {"--dump-logits", logits_file ? &*logits_file : nullptr},
+                      {"--save-state", state_file ? &*state_file : nullptr}});
     if (!options.trace_dir.empty()) make_trace_dir(options.trace_dir);
-    auto session =
-        k3::engine::Session::open({.model_dir = options.model_dir,
-                                   .config_path = options.config_path,
-                                   .trunk_dir = options.trunk_dir,
-                                   .layers = options.layers,
-                                   .arch = options.arch,
-                                   .threads = options.threads,
-                                   .prefill_chunk = options.prefill_chunk,
-                                   .memory = options.memory,
-                                   .reader = options.reader,
-                                   .policy = options.cache_policy,
-                                   .pages = options.hugepages ? k3::core::Pages::huge : k3::core::Pages::ordinary,
-                                   .read_ahead = options.prefetch,
-                                   .look_ahead = options.look_ahead,
-                                   .trace = !options.trace_dir.empty()});
+
+    auto session = run::open_session(options);
+    if (!options.load_state.empty()) {
+        start.state.emplace(session.open_state(options.load_state, tokenizer_digest));
+        start.before = start.state->run().ids;
+        request.digest = k3::core::Digest(start.state->run().digest);
+    }
+    request.ids = start.all();
+    if (request.ids.empty()) throw Error(Code::usage, "the state has no tokens and there is no prompt", "give one");
+    std::optional<k3::engine::Sampler> sampler = make_sampler(options, start);
+    request.choose = run::chooser(session, sampler ? &*sampler : nullptr);
+    // The last token is not fed.
+    const std::size_t positions = request.ids.size() + options.gen - (options.gen > 0 || options.score ? 1 : 0);
+    if (state_file)
+        k3::io::require_free_space(std::filesystem::path(state_file->path()).parent_path().string(),
+                                   session.state_file_bytes(positions + 1), "free some space or choose another disk");
     const k3::engine::Plan plan = session.plan(positions);
     request.chunk = plan.prefill_chunk;
     run::Report report(options.quiet);
     // A plan that does not fit is refused by load(), in one line and without this header.
     if (plan.fits() && positions <= config.shape.max_positions) {
-        report.header(options, session, plan, request.prompt.size());
+        const std::string after =
+            start.state ? " after " + std::to_string(start.before.size()) + " of " + options.load_state : "";
+        report.header(options, session, plan,
+                      std::to_string(start.prompt.size()) + (start.prompt.size() == 1 ? " token" : " tokens") + after +
+                          (options.score ? ", judged"
+                                         : ", then up to " + std::to_string(options.gen) + ", " +
+                                               run::how_chosen(options.sampling)));
     }
-    session.load(plan, [&](std::uint64_t done, std::uint64_t total) { report.loading(done, total); });
-    report.clear();
-    report.reading(session);
-    run::catch_interrupts(options.quiet);  // not earlier: until here there is nothing to finish or to keep
+    run::load_weights(options, session, plan, report);
+    if (start.state) session.load_state(*start.state);
 
     run::Stdout out;
+    if (options.score) return run::score_prompt({options, session, plan, start.prompt}, result, out, report);
+    run::TokenWriter writer(tokenizer ? &*tokenizer : nullptr, out);
     std::optional<run::Outcome> outcome;
     try {
-        outcome = run::generate(session, request, tokenizer ? &*tokenizer : nullptr, out, report);
+        outcome = run::generate(session, request, writer, report);
     } catch (...) {
         report.end_of_text(out.inside_line());
         throw;
     }
     report.end_of_text(out.inside_line());
+    if (outcome->stopped_at >= 0 && tokenizer && tokenizer->is_special(outcome->stopped_at))
+        outcome->stopped_name = " (" + std::string(tokenizer->bytes(outcome->stopped_at)) + ")";
     const std::uint64_t peak_rss = k3::io::peak_rss_bytes();
     // Only where the disk had a say (a second of probing after a short run would be all of it), and within the budget.
     constexpr std::uint64_t kMuch = 4000000000;
@@ -175,15 +232,17 @@ int run_model(const run::Options& options) {
         outcome->total.reader.bytes - outcome->loaded.reader.bytes > kMuch) {
         outcome->disk_ceiling = run::probe_disk(session.index(), 1.0);
     }
-    report.totals(*outcome, request.prompt.size(), peak_rss);
-    const std::optional<Error> unwritten = write_trace(options, session, plan, *outcome);
+    report.totals(*outcome, request.ids.size() - (start.state ? start.state->fed() : 0), peak_rss);
+    std::optional<Error> unwritten = write_state(options, session, start, *outcome, sampler, tokenizer_digest);
+    if (const auto trace = write_trace(options, session, plan, *outcome); trace && !unwritten) unwritten = trace;
     const Ending ending = ending_of(*outcome, out, unwritten, result.path());
     result.write(run::result_json({.options = options,
                                    .session = session,
                                    .plan = plan,
                                    .outcome = *outcome,
-                                   .prompt = request.prompt,
-                                   .has_text = tokenizer.has_value(),
+                                   .before = start.before,
+                                   .prompt = start.prompt,
+                                   .text = tokenizer ? &writer.text() : nullptr,
                                    .peak_rss = peak_rss,
                                    .exit_code = ending.code}));
     // Only now, so that the line tells the truth about the result.

@@ -1,7 +1,8 @@
 #ifndef K3_DRIVERS_RUN_GENERATE_HPP
 #define K3_DRIVERS_RUN_GENERATE_HPP
-// The loop: feed, choose, write, repeat. Step 0 feeds the prompt; a later step feeds the token chosen last (or, with
-// --recompute, everything again). The last token is chosen and not fed: nothing would be asked of it.
+// The loop: feed, choose, write, repeat. Step 0 feeds what the state does not hold yet (the prompt); a later step feeds
+// the token chosen last (or, with --recompute, everything again). The last token is chosen and not fed: nothing would
+// be asked of it.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -15,13 +16,12 @@
 
 #include "drivers/run/interrupt.hpp"
 #include "drivers/run/options.hpp"
-#include "drivers/run/output.hpp"
-#include "drivers/run/prompt.hpp"
+#include "drivers/run/token_sink.hpp"
+#include "drivers/text_input.hpp"
 #include "k3/core/digest.hpp"
 #include "k3/core/error.hpp"
+#include "k3/engine/sampler.hpp"
 #include "k3/engine/session.hpp"
-#include "k3/text/stream_decoder.hpp"
-#include "k3/text/tokenizer.hpp"
 
 namespace k3::run {
 
@@ -42,11 +42,23 @@ class Watcher {
     virtual void step_done(std::size_t number, const Step& step) = 0;
 };
 
+/// The id that follows, from the logits of one step. Errors: Code::numeric.
+using Choose = std::function<std::int32_t(std::span<const float> logits, std::size_t step)>;
+
+/// Drawn by `sampler`, or the likeliest if it is null. Both must outlive the result.
+inline Choose chooser(const engine::Session& session, engine::Sampler* sampler) {
+    return [&session, sampler](std::span<const float> logits, std::size_t step) {
+        return sampler == nullptr ? session.argmax(logits, step) : sampler->choose(logits);
+    };
+}
+
 struct Request {
-    Ids prompt{};
+    Ids ids{};                            // all so far; those the session holds are not fed again
     std::vector<std::int64_t> end_ids{};  // empty: nothing ends the run but its length
     std::size_t gen = 0, chunk = 1;
     Decoding decoding = Decoding::incremental;
+    Choose choose{};        // required if gen > 0
+    core::Digest digest{};  // of the steps before, where a run goes on with a saved one
     std::function<void(std::span<const float>)> first_logits{};  // called once, if set
 };
 
@@ -56,58 +68,23 @@ struct Outcome {
     double disk_ceiling = 0;    // bytes a second of the probe after the run; 0: not measured
     std::size_t steps_fed = 0;  // forward passes that were completed
     double prefill_seconds = 0, decode_seconds = 0;
-    engine::Traffic loaded{}, prefill{}, total{};   // after load(), after the first step, at the end
-    std::uint64_t digest = core::Digest{}.value();  // of the logits each id was chosen from
-    std::string text{};                             // as written to stdout, if there is a tokenizer
-    std::int32_t stopped_at = -1;                   // the end id, -1 if none
+    engine::Traffic loaded{}, prefill{}, total{};  // after load(), after the first step, at the end
+    core::Digest digest{};                         // of the logits each id was chosen from
+    std::int32_t stopped_at = -1;                  // the end id, -1 if none
+    std::string stopped_name{};                    // " (its name)" where a tokenizer knows it
     bool interrupted = false;
     std::optional<Error> failure{};  // what ended the run early; the ids before it are sound
 };
 
-/// Writes tokens to stdout: as text in whole characters, or as numbers separated by commas on one line.
-class TokenWriter {
-  public:
-    TokenWriter(const text::Tokenizer* tokenizer, Stdout& out) : tokenizer_(tokenizer), out_(out) {}
-
-    void put(std::int32_t id) {
-        if (tokenizer_ != nullptr) {
-            add(decoder_.push(tokenizer_->bytes(id)));
-        } else {
-            out_.write((any_ ? "," : "") + std::to_string(id));
-        }
-        any_ = true;
-    }
-    void finish() {
-        if (tokenizer_ != nullptr) {
-            add(decoder_.flush());
-        } else if (any_) {
-            out_.write("\n");
-        }
-    }
-    const std::string& text() const noexcept { return text_; }
-
-  private:
-    void add(const std::string& piece) {
-        out_.write(piece);
-        text_ += piece;
-    }
-    const text::Tokenizer* tokenizer_;
-    Stdout& out_;
-    text::StreamDecoder decoder_{};
-    std::string text_{};
-    bool any_ = false;
-};
-
-/// Errors: those of Session::feed and argmax before the first id. Later ones, a failed expert and an interrupt end the
-/// run with what came before them.
-inline Outcome generate(engine::Session& session, const Request& request, const text::Tokenizer* tokenizer, Stdout& out,
-                        Watcher& watcher) {
+/// Errors: those of Session::feed and Request::choose before the first id. Later ones, a failed expert and an interrupt
+/// end the run with what came before them.
+inline Outcome generate(engine::Session& session, const Request& request, TokenSink& sink, Watcher& watcher) {
     using Clock = std::chrono::steady_clock;
     Outcome outcome;
     outcome.loaded = outcome.total = session.traffic();
-    Ids all = request.prompt;
-    core::Digest digest;
-    TokenWriter writer(tokenizer, out);
+    outcome.digest = request.digest;
+    Ids all = request.ids;
+    const std::size_t held = request.decoding == Decoding::recompute ? 0 : session.position();
     try {
         for (std::size_t step = 0; step < std::max<std::size_t>(1, request.gen); ++step) {
             const Clock::time_point start = Clock::now();
@@ -118,11 +95,12 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
                 watcher.feeding(step, done, tokens, request.chunk, layer, layers);
                 return step != 0 || !interrupted();  // a prompt may take hours; a later step is completed
             };
-            const bool again = request.decoding == Decoding::recompute;
-            const std::span<const float> logits =
-                again ? session.recompute(all, progress, more)
-                      : session.feed(step == 0 ? std::span<const std::int32_t>(all) : std::span(all).last(1), progress,
-                                     more);
+            const auto next = step == 0 ? std::span(all).subspan(held) : std::span(all).last(1);
+            // Nothing to feed: a saved state that ends with its prompt brings the logits along.
+            const std::span<const float> logits = request.decoding == Decoding::recompute
+                                                      ? session.recompute(all, progress, more)
+                                                  : next.empty() ? session.logits()
+                                                                 : session.feed(next, progress, more);
             const std::chrono::duration<double> spent = Clock::now() - start;
             (step == 0 ? outcome.prefill_seconds : outcome.decode_seconds) += spent.count();
             ++outcome.steps_fed;
@@ -131,8 +109,8 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
             if (step == 0 && request.first_logits) request.first_logits(logits);
             if (request.gen == 0) break;
 
-            const std::int32_t id = session.argmax(logits, step);
-            digest.add(logits.data(), logits.size());
+            const std::int32_t id = request.choose(logits, step);
+            outcome.digest.add(logits.data(), logits.size());
             all.push_back(id);
             outcome.ids.push_back(id);
             outcome.steps.push_back({id, spent.count(), outcome.total.bytes() - before.bytes(),
@@ -143,13 +121,13 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
                 outcome.stopped_at = id;
                 break;
             }
-            writer.put(id);
+            sink.put(id);
             if (step + 1 == request.gen) break;
             if (interrupted()) {
                 outcome.interrupted = true;
                 break;
             }
-            if (out.failed()) break;  // nobody reads on
+            if (sink.failed()) break;  // nobody reads on
         }
     } catch (const Error& error) {
         if (error.code() == Code::interrupted)
@@ -160,9 +138,7 @@ inline Outcome generate(engine::Session& session, const Request& request, const 
             throw;  // nothing to keep
     }
     outcome.total = session.traffic();
-    writer.finish();
-    outcome.text = writer.text();
-    outcome.digest = digest.value();
+    sink.finish();
     return outcome;
 }
 

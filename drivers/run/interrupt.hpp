@@ -40,6 +40,15 @@ inline void catch_interrupts(bool quiet) {
     }
 }
 
+/// While the user is asked for something: Ctrl-C ends the program at once, as it would without this.
+inline void release_interrupts() {
+    for (const int signal : {SIGINT, SIGTERM}) {
+        struct sigaction now {};
+        if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == detail::on_interrupt)
+            ::signal(signal, SIG_DFL);
+    }
+}
+
 inline bool interrupted() noexcept { return detail::interrupt_seen != 0; }
 
 }  // namespace k3::run

@@ -3,19 +3,17 @@
 // The command line of k3 as a plain struct. Every value is read as text and checked here, so that "--gen 1e3" or
 // "--gen 0x10" is refused rather than half understood. A later option wins over an earlier one.
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "drivers/command_line.hpp"
+#include "drivers/run/generation_options.hpp"
 #include "drivers/run/memory_options.hpp"
+#include "drivers/run/option_table.hpp"
 #include "drivers/sizes.hpp"
 #include "k3/core/error.hpp"
 #include "k3/engine/arches.hpp"
@@ -24,7 +22,7 @@
 
 namespace k3::run {
 
-enum class PromptKind : std::uint8_t { text, file, ids };
+enum class PromptKind : std::uint8_t { none, text, file, ids };
 enum class Decoding : std::uint8_t { incremental, recompute };
 enum class Task : std::uint8_t { run, list_presets, list_arches };
 
@@ -32,11 +30,18 @@ struct Options {
     Task task = Task::run;
     std::string model_dir{}, config_path{}, tokenizer_dir{};
     bool tokenizer_named = false;  // --tok was given: a missing file is then an error also with --ids
-    PromptKind prompt_kind = PromptKind::text;
+    PromptKind prompt_kind = PromptKind::none;
     std::string prompt{};                                // the text, the path or the list of ids
+    const char* prompt_option = "--prompt";              // what it was given by
     std::size_t gen = 8, layers = 0, prefill_chunk = 0;  // 0 layers: all; 0 chunk: automatic
     Decoding decoding = Decoding::incremental;
     bool ignore_eos = false, quiet = false;
+    bool score = false;                                // the prompt is judged, not continued
+    std::vector<std::uint64_t> stop_ids{};             // besides the end ids
+    std::optional<engine::SamplerOptions> sampling{};  // empty: the likeliest token
+    bool greedy = false, seed_given = false;           // said in so many words
+    std::optional<ChatRequest> chat{};
+    std::string load_state{}, save_state{};
     engine::ArchName arch{};
     unsigned threads = 1;
     std::string out_path = "k3_run.json", logits_path{};
@@ -55,127 +60,68 @@ std::optional<Options> parse_options(int argc, char** argv);
 
 namespace detail {
 
-enum Word : std::size_t {
-    kModel,
-    kPrompt,
-    kPromptFile,
-    kIds,
-    kTok,
-    kGen,
-    kConfig,
-    kLayers,
-    kOut,
-    kDumpLogits,
-    kDumpTrace,
-    kThreads,
-    kArch,
-    kChunk,
-    kTrunk,
-    kTrunkGb,
-    kCacheGb,
-    kPreset,
-    kMemory,
-    kTrunkRing,
-    kCachePolicy,
-    kReader,
-    kLookAhead,
-    kWords
-};
+inline Error needs_chat(const char* option) {
+    return Error(Code::usage, std::string(option) + " is for a conversation", "give --chat too, or leave it out");
+}
 
-struct WordOption {
-    const char *name, *type, *group, *help;
-};
-
-inline constexpr WordOption kWordOptions[kWords] = {
-    {"model_dir", "DIR", "", "the checkpoint: config.json and its shards"},
-    {"--prompt", "TEXT", "Prompt (exactly one)", "the text to continue; names of special tokens are their ids"},
-    {"--prompt-file", "PATH", "Prompt (exactly one)", "the same, byte for byte from a file; - is standard input"},
-    {"--ids", "LIST", "Prompt (exactly one)", "token ids, separated by commas or spaces; end ids do not stop the run"},
-    {"--tok", "DIR", "Prompt (exactly one)", "where tiktoken.model and tokenizer_config.json are [model_dir]"},
-    {"--gen", "N", "Generation", "tokens to generate; 0 only reads the prompt [8]"},
-    {"--config", "PATH", "Model", "another config [model_dir/config.json]"},
-    {"--layers", "N", "Model", "run the first N layers only [all]"},
-    {"--out", "FILE", "Results", "the run as JSON [k3_run.json]"},
-    {"--dump-logits", "PATH", "Results", "the first step's logits as raw float32"},
-    {"--dump-cache-trace", "DIR", "Results", "which experts were used, for k3-trace"},
-    {"--threads", "N", "Machine", "threads [physical cores this process may use]; changes no bit"},
-    {"--arch", "NAME", "Machine", "instruction set, see --list-arches [the widest]; changes no bit"},
-    {"--prefill-chunk", "N", "Machine", "tokens of the prompt in one pass [what fits, up to 512]; changes no bit"},
-    {"--trunk", "DIR", "Memory", "packed trunk of k3-pack"},
-    {"--trunk-gb", "X", "Memory", "GB of trunk to keep in memory, or auto"},
-    {"--cache-gb", "X", "Memory", "GB of experts to keep in memory, or auto"},
-    {"--preset", "NAME", "Memory", "see --list-presets [auto]"},
-    {"--memory", "SIZE", "Memory", "ceiling for everything: 8G is 8*10^9 bytes, 8GiB 8*2^30"},
-    {"--trunk-ring", "N", "Memory", "panels in the ring that the streamed trunk passes through [what fits, to 400 MB]"},
-    {"--cache-policy", "NAME", "Memory", "which expert gives way: lru, lfru, s3fifo [lfru]; changes no bit"},
-    {"--reader", "NAME", "Machine", "how the disk is read: uring, threads, buffered [uring where it works]"},
-    {"--lookahead", "N", "Memory", "experts of the next layer read on its router's guess; auto or off [auto]"},
-};
-
-struct CommandLine {
-    CLI::App app{"Runs a Kimi K3 checkpoint on the CPU: reads a prompt and continues it, greedily.", "k3"};
-    std::array<std::string, kWords> text{};
-    std::array<CLI::Option*, kWords> option{};
-    CLI::Option *incremental, *recompute, *ignore_eos, *quiet, *presets, *arches, *no_hugepages, *no_prefetch;
-
-    CommandLine() {
-        app.set_version_flag("--version", std::string("k3 " K3_VERSION));
-        for (std::size_t i = 0; i < kWords; ++i) {
-            const WordOption& row = kWordOptions[i];
-            option[i] = app.add_option(row.name, text[i], row.help)->type_name(row.type);
-            option[i]->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-            if (row.group[0] != '\0') option[i]->group(row.group);
-        }
-        const auto flag = [this](const char* name, const char* help, const char* group) {
-            return app.add_flag(std::string(name))->description(help)->group(group);
-        };
-        incremental = flag("--incremental", "feed each new token to the kept state (the default)", "Generation");
-        recompute =
-            flag("--recompute", "feed the whole sequence again for every token: same tokens, slower", "Generation");
-        ignore_eos = flag("--ignore-eos", "go on through end-of-message ids", "Generation");
-        quiet = flag("--quiet", "only errors on stderr", "Results");
-        no_hugepages = flag("--no-hugepages", "ordinary pages for weights; to compare", "Machine");
-        no_prefetch =
-            flag("--no-prefetch", "read a panel of the trunk when it is needed, not before; to compare", "Machine");
-        presets = flag("--list-presets", "print the memory presets", "Memory");
-        arches = flag("--list-arches", "print what this CPU can run, narrowest first", "Machine");
-        app.footer(
-            "Text goes to stdout as it is generated (without tokenizer files: ids), everything else to stderr.\n"
-            "Exit codes: 0 done; 1 a damaged checkpoint or a numeric fault; 2 usage, config, tokenizer or memory "
-            "plan;\n"
-            "3 a result could not be written; 4 an expert failed to load (earlier ids are sound); 5 interrupted.\n"
-            "Example: k3 tests/demo/model --prompt 'The capital of France is' --gen 24\n");
-    }
-
-    bool given(Word word) const { return option[word]->count() != 0; }
-
-    /// Position of the last time an option was given; 0 if it was not.
-    std::size_t last(const CLI::Option* wanted) const {
-        const auto& order = app.parse_order();
-        const auto hit = std::find(order.rbegin(), order.rend(), wanted);
-        return static_cast<std::size_t>(order.rend() - hit);
-    }
-
-    std::optional<std::string> word(Word which) const {
-        return given(which) ? std::optional(text[which]) : std::nullopt;
-    }
-};
-
+/// Exactly one of what a run can start from; a saved state may also be followed by a prompt.
 inline void take_prompt(const CommandLine& line, Options& options) {
-    constexpr std::pair<Word, PromptKind> kKinds[] = {
-        {kPrompt, PromptKind::text}, {kPromptFile, PromptKind::file}, {kIds, PromptKind::ids}};
+    constexpr std::pair<Word, PromptKind> kKinds[] = {{kPrompt, PromptKind::text},
+                                                      {kPromptFile, PromptKind::file},
+                                                      {kScore, PromptKind::file},
+                                                      {kIds, PromptKind::ids}};
     std::string given;
     std::size_t count = 0;
     for (const auto& [word, kind] : kKinds) {
         if (!line.given(word)) continue;
         options.prompt_kind = kind;
         options.prompt = line.text[word];
+        options.prompt_option = kWordOptions[word].name;
         given += (count++ == 0 ? "" : " and ") + std::string(kWordOptions[word].name);
     }
-    if (count == 0) {
-        throw Error(Code::usage, "there is no prompt", "give one of --prompt TEXT, --prompt-file PATH or --ids LIST");
+    if (count == 0 && !line.given(kLoadState) && !options.chat) {
+        throw Error(Code::usage, "there is no prompt",
+                    "give one of --prompt TEXT, --prompt-file PATH, --ids LIST or --load-state FILE, or --chat");
     }
     if (count > 1) throw Error(Code::usage, given + " are both prompts", "give only one of them");
+    options.score = line.given(kScore) || line.tf_check->count() != 0;
+    if (!options.score) return;
+    for (const Word word : {kGen, kDumpLogits, kDumpTrace, kSaveState, kLoadState, kTemperature, kTopP, kTopK, kSeed})
+        if (line.given(word))
+            throw Error(Code::usage,
+                        std::string(kWordOptions[word].name) + " has no meaning where nothing is generated",
+                        "leave it out, or --score and --tf-check");
+    options.gen = 0;
+}
+
+/// Options that make no sense beside one another are refused: ignoring one would be silent.
+inline void take_chat(const CommandLine& line, Options& options) {
+    if (line.chat->count() == 0) {
+        for (const Word word : {kSystem, kHistory, kEffort, kContext})
+            if (line.given(word)) throw needs_chat(kWordOptions[word].name);
+        if (line.no_think->count() != 0) throw needs_chat("--no-think");
+        return;
+    }
+    for (const Word word : {kPrompt, kPromptFile, kIds, kScore, kOut, kDumpLogits, kDumpTrace, kSaveState, kLoadState})
+        if (line.given(word))
+            throw Error(Code::usage, std::string(kWordOptions[word].name) + " does not go with --chat",
+                        word == kSaveState || word == kLoadState ? "keep the conversation with --history FILE"
+                                                                 : "leave one of the two out");
+    for (const auto& [name, given] :
+         {std::pair("--recompute", line.recompute), {"--ignore-eos", line.ignore_eos}, {"--tf-check", line.tf_check}})
+        if (given->count() != 0)
+            throw Error(Code::usage, std::string(name) + " does not go with --chat", "leave one of the two out");
+    if (line.no_think->count() != 0 && line.given(kEffort))
+        throw Error(Code::usage, "--thinking-effort says how much to think and --no-think that nothing is thought",
+                    "give only one of them");
+    ChatRequest chat;
+    chat.system = line.word(kSystem);
+    if (line.given(kHistory)) chat.history_path = line.text[kHistory];
+    if (line.no_think->count() != 0) chat.thinking = text::Thinking::off;
+    if (line.given(kEffort)) chat.effort = text::parse_effort(line.text[kEffort]);
+    if (chat.thinking == text::Thinking::off) chat.effort.reset();
+    if (line.given(kContext)) chat.context = parse_count("--context", line.text[kContext], 1, model::kMaxPositions);
+    options.chat = chat;
 }
 
 inline std::string arch_names() {
@@ -234,6 +180,7 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
     if (!line.given(kModel) || line.text[kModel].empty()) {
         throw Error(Code::usage, "there is no model directory", "run k3 MODEL_DIR --prompt TEXT, or see k3 --help");
     }
+    take_chat(line, options);
     take_prompt(line, options);
     options.model_dir = line.text[kModel];
     options.config_path = line.given(kConfig) ? line.text[kConfig] : options.model_dir + "/config.json";
@@ -243,7 +190,17 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
         if (!line.given(word)) return otherwise;
         return static_cast<std::size_t>(parse_count(kWordOptions[word].name, line.text[word], least, most));
     };
-    options.gen = count(kGen, options.gen, 0, model::kMaxPositions);
+    if (!options.score) options.gen = count(kGen, options.chat ? 4096 : 8, options.chat ? 1 : 0, model::kMaxPositions);
+    for (const std::string& id : line.stop_ids) options.stop_ids.push_back(parse_count("--stop-id", id, 0, 1U << 31));
+    options.sampling = sampling({.temperature = line.word(kTemperature),
+                                 .top_p = line.word(kTopP),
+                                 .top_k = line.word(kTopK),
+                                 .seed = line.word(kSeed),
+                                 .greedy = line.greedy->count() != 0});
+    options.greedy = line.greedy->count() != 0;
+    options.seed_given = line.given(kSeed);
+    options.save_state = line.text[kSaveState];
+    options.load_state = line.text[kLoadState];
     options.layers = count(kLayers, 0, 1, 1 << 12);
     options.prefill_chunk = count(kChunk, 0, 1, 1 << 16);
     options.threads = static_cast<unsigned>(line.given(kThreads) ? count(kThreads, 1, 1, 1024) : io::usable_cores());
@@ -253,7 +210,7 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
     options.quiet = line.quiet->count() != 0;
     if (line.given(kOut)) options.out_path = line.text[kOut];
     options.logits_path = line.text[kDumpLogits];
-    for (const Word word : {kOut, kDumpLogits, kConfig, kTok, kTrunk, kDumpTrace}) {
+    for (const Word word : {kOut, kDumpLogits, kConfig, kTok, kTrunk, kDumpTrace, kSaveState, kLoadState, kHistory}) {
         if (line.given(word) && (line.text[word].empty() || line.text[word] == "-")) {
             throw Error(
                 Code::usage,

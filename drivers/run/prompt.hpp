@@ -18,30 +18,33 @@
 
 namespace k3::run {
 
-/// The tokenizer; empty for a list of ids whose model has no rank file (and no --tok): ids are then printed as numbers.
+/// The tokenizer; empty where no text comes in (ids, or a saved state alone) and the model has no rank file (and no
+/// --tok): ids are then printed as numbers.
 /// Errors: Code::tokenizer.
 inline std::optional<text::Tokenizer> open_tokenizer(const Options& options, std::size_t vocab) {
     std::error_code ignored;
     const std::filesystem::path ranks = std::filesystem::path(options.tokenizer_dir) / text::Tokenizer::kRankFile;
-    if (options.prompt_kind == PromptKind::ids && !options.tokenizer_named &&
-        !std::filesystem::exists(ranks, ignored)) {
+    const bool no_text =
+        options.prompt_kind == PromptKind::ids || (options.prompt_kind == PromptKind::none && !options.chat);
+    if (no_text && !options.tokenizer_named && !std::filesystem::exists(ranks, ignored)) {
         return std::nullopt;
     }
     return text::Tokenizer::open(options.tokenizer_dir, vocab);
 }
 
+/// Without a prompt (a saved state goes on) nothing.
 /// Errors: Code::usage for what was given (Code::tokenizer if it is not UTF-8), also for a prompt without tokens.
 inline Ids read_prompt(const Options& options, const std::optional<text::Tokenizer>& tokenizer, std::size_t vocab) {
     Ids ids;
-    const char* source = options.prompt_kind == PromptKind::ids ? "--ids" : "--prompt";
+    if (options.prompt_kind == PromptKind::none) return ids;
+    const char* const source = options.prompt_option;
     if (options.prompt_kind == PromptKind::ids) {
-        ids = parse_ids("--ids", options.prompt, vocab);
+        ids = parse_ids(source, options.prompt, vocab);
     } else {
         std::string path, read;
         if (options.prompt_kind == PromptKind::file) {
-            source = "--prompt-file";
             path = options.prompt == "-" ? "standard input" : options.prompt;
-            read = read_text("--prompt-file", options.prompt);
+            read = read_text(source, options.prompt);
         }
         const std::string& text = options.prompt_kind == PromptKind::file ? read : options.prompt;
         try {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "drivers/run/generate.hpp"
@@ -26,11 +27,24 @@ inline std::string hex(std::uint64_t value) {
     return text;
 }
 
+/// "greedily", or what a run that is to draw the same tokens must be given.
+inline std::string how_chosen(const std::optional<engine::SamplerOptions>& sampling) {
+    if (!sampling) return "greedily";
+    char text[128];
+    std::snprintf(text, sizeof text, "drawn with --temperature %g --top-p %g", sampling->temperature, sampling->top_p);
+    return text + (sampling->top_k == 0 ? "" : " --top-k " + std::to_string(sampling->top_k)) + " --seed " +
+           std::to_string(sampling->seed);
+}
+
 class Report final : public Watcher {
   public:
-    explicit Report(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) != 0), shared_(same_place()) {}
+    enum class Steps : std::uint8_t { listed, unlisted };
+    explicit Report(bool quiet, Steps steps = Steps::listed)
+        : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) != 0), shared_(same_place()), steps_(steps) {}
 
-    void header(const Options& options, const engine::Session& session, const engine::Plan& plan, std::size_t prompt) {
+    /// `task`: what is to be done, for the last line.
+    void header(const Options& options, const engine::Session& session, const engine::Plan& plan,
+                const std::string& task) {
         if (quiet_) return;
         const model::Config& shape = session.config().shape;
         const auto line = [](const char* label, const std::string& text) {
@@ -61,12 +75,11 @@ class Report final : public Watcher {
                      "; a token uses up to " +
                      std::to_string(shape.experts_per_token *
                                     (session.layers() - std::min(session.layers(), shape.first_dense))));
-        line("prompt", std::to_string(prompt) + (prompt == 1 ? " token" : " tokens") + ", then up to " +
-                           std::to_string(options.gen));
+        line(options.chat ? "chat" : "prompt", task);
     }
 
     /// How the disk is read, once it is known.
-    void reading(const engine::Session& session) {
+    void reading(const Options& options, const engine::Session& session) {
         if (quiet_) return;
         static constexpr const char* kNames[] = {"automatic", "io_uring", "threads", "threads"};
         const io::Reader& reader = session.reader();
@@ -76,6 +89,14 @@ class Report final : public Watcher {
         text += buffered.empty() ? ", past the page cache" : ", through the page cache: " + buffered;
         if (reader.kind() == io::ReaderKind::threads && !reader.why().empty()) text += "; io_uring: " + reader.why();
         std::fprintf(stderr, "%-9s%s\n", "disk", text.c_str());
+        const std::size_t asked = options.look_ahead.value_or(0), guesses = session.traffic().look_ahead;
+        if (guesses >= asked) return;
+        const std::size_t top_k = session.experts().top_k();
+        std::fprintf(stderr, "%-9s--lookahead %zu: %s\n", "note", asked,
+                     guesses == 0 ? ("none: a guess needs a slot of its own, so give the expert cache at least " +
+                                     std::to_string(top_k + 1 + std::min(asked, top_k)) + " slots")
+                                        .c_str()
+                                  : ("only " + std::to_string(guesses) + ", as many as a token uses").c_str());
     }
 
     void loading(std::uint64_t done, std::uint64_t total) {
@@ -96,7 +117,7 @@ class Report final : public Watcher {
 
     void step_done(std::size_t number, const Step& step) override {
         clear();
-        if (quiet_ || shared_) return;
+        if (quiet_ || shared_ || steps_ == Steps::unlisted) return;
         if (number == 0)
             std::fprintf(stderr, "%6s %8s %10s %9s %9s %9s %8s\n", "STEP", "TOKEN", "SECONDS", "CACHE HIT", "READ GB",
                          "WAIT S", "TOK/S");
@@ -115,6 +136,16 @@ class Report final : public Watcher {
         if (shared_ && !quiet_ && inside_line) std::fputc('\n', stderr);
     }
 
+    /// One answer of a chat: `reused` tokens were in the state already.
+    void turn(const Outcome& outcome, std::size_t reused, std::size_t fed, std::size_t context) {
+        if (quiet_) return;
+        const double seconds = outcome.prefill_seconds + outcome.decode_seconds;
+        std::fprintf(
+            stderr, "%-9s%zu tokens in %s; %zu of %zu positions used, %zu of them kept from before; logits digest %s\n",
+            "answer", outcome.ids.size(), show_seconds(seconds).c_str(), fed, context, reused,
+            hex(outcome.digest.value()).c_str());
+    }
+
     void totals(const Outcome& outcome, std::size_t prompt, std::uint64_t peak_rss) {
         if (quiet_) return;
         const auto rate = [](const char* label, std::size_t tokens, double seconds) {
@@ -131,9 +162,10 @@ class Report final : public Watcher {
         std::fprintf(stderr, "%zu tokens in %.3f s, %.4f s/token average\n", tokens, seconds,
                      tokens == 0 ? 0.0 : seconds / static_cast<double>(tokens));
         traffic(outcome);
-        if (outcome.stopped_at >= 0) std::fprintf(stderr, "%-9send id %d\n", "stop", outcome.stopped_at);
+        if (outcome.stopped_at >= 0)
+            std::fprintf(stderr, "%-9sid %d%s\n", "stop", outcome.stopped_at, outcome.stopped_name.c_str());
         std::fprintf(stderr, "PEAK RSS for the whole run: %.3f GB\n", static_cast<double>(peak_rss) / 1e9);
-        std::fprintf(stderr, "logits digest %s\n", hex(outcome.digest).c_str());
+        std::fprintf(stderr, "logits digest %s\n", hex(outcome.digest.value()).c_str());
     }
 
     /// What was read, and what it cost.
@@ -227,6 +259,7 @@ class Report final : public Watcher {
     }
 
     bool quiet_, terminal_, shared_;
+    Steps steps_;
     bool line_open_ = false;
     const char* label_ = nullptr;
     Clock::time_point began_{}, shown_{};

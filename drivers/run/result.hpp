@@ -22,8 +22,9 @@ struct RunFacts {
     const engine::Session& session;
     const engine::Plan& plan;
     const Outcome& outcome;
+    const Ids& before;  // the ids of a saved state
     const Ids& prompt;
-    bool has_text;
+    const std::string* text;  // as written, or null where there is no tokenizer
     std::uint64_t peak_rss;
     int exit_code;
 };
@@ -82,6 +83,18 @@ inline OrderedJson experts_json(const stream::CacheCounters& c) {
     return json;
 }
 
+inline OrderedJson sampling_json(const std::optional<engine::SamplerOptions>& sampling) {
+    if (!sampling) return nullptr;  // greedy
+    return {{"temperature", sampling->temperature},
+            {"top_p", sampling->top_p},
+            {"top_k", sampling->top_k},
+            {"seed", sampling->seed}};
+}
+
+inline OrderedJson path_json(const std::string& path) {
+    return path.empty() ? OrderedJson(nullptr) : OrderedJson(path);
+}
+
 constexpr const char* reader_name(io::ReaderKind kind) noexcept {
     switch (kind) {
         case io::ReaderKind::uring: return "uring";
@@ -110,7 +123,8 @@ inline std::string result_json(const RunFacts& run) {
                          {"misses", step.experts.misses},
                          {"evictions", step.experts.evictions}});
     }
-    Ids full = run.prompt;
+    Ids full = run.before;
+    full.insert(full.end(), run.prompt.begin(), run.prompt.end());
     full.insert(full.end(), o.ids.begin(), o.ids.end());
     const std::size_t layers = run.session.layers();
 
@@ -121,12 +135,16 @@ inline std::string result_json(const RunFacts& run) {
     json["threads"] = run.options.threads;
     json["decoding"] = run.options.decoding == Decoding::recompute ? "recompute" : "incremental";
     json["config"] = detail::config_json(run.session.config().shape);
+    json["sampling"] = detail::sampling_json(run.options.sampling);
     json["plan"] = detail::plan_json(run.plan);
     json["prompt_ids"] = run.prompt;
     json["generated_ids"] = o.ids;
     json["sound_ids"] = o.ids.size();  // how many of them: a step that fails adds none
-    json["text"] = o.text;
-    json["logits_digest"] = hex(o.digest);
+    json["text"] = run.text == nullptr ? "" : *run.text;
+    json["logits_digest"] = hex(o.digest.value());
+    json["loaded_state"] = detail::path_json(run.options.load_state);
+    json["loaded_ids"] = run.before.size();
+    json["saved_state"] = detail::path_json(run.options.save_state);
     json["steps"] = std::move(steps);
     json["totals"] = {{"seconds", seconds},
                       {"prefill_seconds", o.prefill_seconds},
@@ -166,7 +184,7 @@ inline std::string result_json(const RunFacts& run) {
     json["ultra_low_memory"] = false;
     json["stopped_at"] = o.stopped_at;
     json["interrupted"] = o.interrupted;
-    json["generated_text"] = run.has_text ? Json(o.text) : Json(nullptr);
+    json["generated_text"] = run.text == nullptr ? Json(nullptr) : Json(*run.text);
     return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

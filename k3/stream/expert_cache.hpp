@@ -225,9 +225,9 @@ class ExpertCache final : public layers::ExpertService {
         }
         ahead_.resize(kept);
     }
-    /// Automatic look-ahead ends when, over some hundreds of guesses, more than a twentieth of the experts read since the
-    /// prompt were read in vain: a disk that is waited for has better things to do. (With two guesses of three right, steps
-    /// were measured a tenth slower with look-ahead than without.)
+    /// Automatic look-ahead ends when, over some hundreds of guesses, more than a twentieth of the experts read since
+    /// the prompt were read in vain: a disk that is waited for has better things to do. (With two guesses of three
+    /// right, steps were measured a tenth slower with look-ahead than without.)
     void give_up_if_it_loses() noexcept {
         constexpr std::uint64_t kSample = 256;
         const CacheCounters c = slots_.counters() - before_decode_;

@@ -589,7 +589,8 @@ TEST_CASE("stream/expert_cache: any number of wrong guesses on a slow disk leave
     CHECK(kernel_state.torn == 0);
 }
 
-TEST_CASE("stream/expert_cache: automatic guesses go on while they are right, and end when a twentieth is read in vain") {
+TEST_CASE(
+    "stream/expert_cache: automatic guesses go on while they are right, and end when a twentieth is read in vain") {
     constexpr std::size_t kMany = 300;  // so many that a guess is rarely there already
     for (const int wrong_every : {0, 4}) {
         INFO("wrong every ", wrong_every);
