@@ -22,9 +22,9 @@
 namespace k3::text {
 
 struct Argument {
-    std::string key;
-    JsonKind kind;
-    std::string value;  // of a string its characters, else a JSON literal
+    std::string key{};
+    JsonKind kind{};
+    std::string value{};  // of a string its characters, else a JSON literal
 };
 
 struct Arguments {

@@ -5,6 +5,7 @@
 //   {"role":"user","content":"..."}                                then user and assistant in turn, the user first
 //   {"role":"assistant","content":"...","reasoning_content":"..."} reasoning_content may be absent
 // Strict: what a line says beyond that would be lost when the file is written again. Text is exact, NUL included.
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <span>

@@ -3,6 +3,7 @@
 // A conversation as plain values. How it becomes text: chat_renderer.hpp.
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -9,6 +9,7 @@
 // could merge across borders.
 #include <cstddef>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
