@@ -92,6 +92,16 @@ class ChatReply {
     };
     enum class Tag : std::uint8_t { none, open, close };
 
+    /// What a tag may do.
+    struct Step {
+        Place from;
+        Tag tag;
+        std::string_view name;
+        Place to;
+        std::string_view first{}, second{};  // attributes
+    };
+    static const Step* find_step(Place from, Tag tag, std::string_view name) noexcept;
+
     static constexpr std::string_view name_of(Place place) noexcept {
         constexpr std::string_view kNames[] = {"in the reasoning",   "after the reasoning", "in the response",
                                                "after the response", "in the tools block",  "in a tool call",
@@ -103,6 +113,8 @@ class ChatReply {
     std::string* payload() noexcept;
     ReplyChannel channel() const noexcept;
     void apply_tag();
+    void opened();
+    void closed(Place place);
     bool read_attributes(std::string_view text, std::string_view first, std::string_view second);
     void close_argument();
     void fail(std::string what, std::string next = "generate the reply again") {
@@ -186,14 +198,7 @@ inline ReplyPiece ChatReply::push(TokenId id) {
     return piece;
 }
 
-inline void ChatReply::apply_tag() {
-    struct Step {
-        Place from;
-        Tag tag;
-        std::string_view name;
-        Place to;
-        std::string_view first{}, second{};  // attributes
-    };
+inline const ChatReply::Step* ChatReply::find_step(Place from, Tag tag, std::string_view name) noexcept {
     static constexpr Step kSteps[] = {
         {Place::think, Tag::close, "think", Place::thought},
         {Place::thought, Tag::open, "response", Place::response},
@@ -209,13 +214,16 @@ inline void ChatReply::apply_tag() {
         {Place::responded, Tag::close, "message", Place::message_closed},
         {Place::called, Tag::close, "message", Place::message_closed},
     };
+    for (const Step& step : kSteps)
+        if (step.from == from && step.tag == tag && step.name == name) return &step;
+    return nullptr;
+}
+
+inline void ChatReply::apply_tag() {
     const Tag tag = std::exchange(tag_, Tag::none);
     const std::string_view name = std::string_view(label_).substr(0, label_.find(' '));
-    const std::string_view attributes = std::string_view(label_).substr(name.size());
-    const auto step = std::find_if(std::begin(kSteps), std::end(kSteps), [&](const Step& candidate) {
-        return candidate.from == place_ && candidate.tag == tag && candidate.name == name;
-    });
-    if (step == std::end(kSteps)) {
+    const Step* const step = find_step(place_, tag, name);
+    if (step == nullptr) {
         const bool other_mode =
             tag == Tag::close &&
             (name == "response" ? place_ == Place::think : name == "think" && place_ == Place::response);
@@ -224,30 +232,39 @@ inline void ChatReply::apply_tag() {
                 std::string(name_of(place_)),
             other_mode ? "read it with the thinking mode that it was generated with" : "generate the reply again");
     }
-    if (!read_attributes(attributes, step->first, step->second))
+    if (!read_attributes(std::string_view(label_).substr(name.size()), step->first, step->second))
         return fail("the tag '" + replace_invalid_utf8(label_) + "' does not have the attributes of its kind");
-    const Place from = std::exchange(place_, step->to);
+    place_ = step->to;
     if (tag == Tag::open) {
-        if (name == "call") {
-            if (attribute_[1] != std::to_string(calls_.size() + 1))
-                fail("tool call " + std::to_string(calls_.size() + 1) + " has the index '" + attribute_[1] + "'");
-            calls_.push_back({.name = attribute_[0]});
-            arguments_.clear();
-        }
-        if (place_ == Place::argument || place_ == Place::json) {
-            value_.clear();
-            const bool verbatim = std::holds_alternative<std::string>(calls_.back().arguments);
-            if (verbatim || (place_ == Place::json && !arguments_.empty()))
-                fail("a call has a json element and something else");
-            if (place_ == Place::json && attribute_[0] != "object") fail("a json element is not of type object");
-        }
-    } else if (from == Place::argument) {
+        opened();
+    } else {
+        closed(step->from);
+    }
+}
+
+inline void ChatReply::opened() {
+    if (place_ == Place::call) {
+        const std::string number = std::to_string(calls_.size() + 1);
+        if (attribute_[1] != number) fail("tool call " + number + " has the index '" + attribute_[1] + "'");
+        calls_.push_back({.name = attribute_[0]});
+        arguments_.clear();
+    } else if (place_ == Place::argument || place_ == Place::json) {
+        value_.clear();
+        const bool verbatim = std::holds_alternative<std::string>(calls_.back().arguments);
+        if (verbatim || (place_ == Place::json && !arguments_.empty()))
+            fail("a call has a json element and something else");
+        if (place_ == Place::json && attribute_[0] != "object") fail("a json element is not of type object");
+    }
+}
+
+inline void ChatReply::closed(Place place) {
+    if (place == Place::argument) {
         close_argument();
-    } else if (from == Place::json) {
+    } else if (place == Place::json) {
         calls_.back().arguments = value_;
-    } else if (from == Place::call) {
-        if (!arguments_.empty()) calls_.back().arguments = "{" + arguments_ + "}";
-    } else if (from == Place::tools && calls_.empty()) {
+    } else if (place == Place::call && !arguments_.empty()) {
+        calls_.back().arguments = "{" + arguments_ + "}";
+    } else if (place == Place::tools && calls_.empty()) {
         fail("the tools block has no call");
     }
 }

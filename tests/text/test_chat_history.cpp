@@ -138,9 +138,9 @@ TEST_CASE("text/chat_history: what a line may not be, with its number") {
         {"{\"role\":\"assistant\",\"content\":\"\"}\n{\"role\":\"user\",\"content\":\"\",\"reasoning_content\":\"r\"}",
          "line 3: only an assistant has reasoning_content"},
     };
-    for (const auto& [line, want] : rows) {
-        const std::string error = chat_error_of([&] { parse_history(ok + line, "h.jsonl"); });
-        if (!contains(error, want)) FAIL_CHECK("want: ", want, "\ngot:  ", error);
+    for (const auto& row : rows) {
+        const std::string error = chat_error_of([&] { parse_history(ok + row.first, "h.jsonl"); });
+        if (!contains(error, row.second)) FAIL_CHECK("want: ", row.second, "\ngot:  ", error);
         if (error.rfind("h.jsonl: line ", 0) != 0) FAIL_CHECK("no place: ", error);
         if (contains(error, "line 1") || contains(error, "checkpoint")) FAIL_CHECK("misleading: ", error);
     }

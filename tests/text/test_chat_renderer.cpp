@@ -227,11 +227,11 @@ TEST_CASE("text/chat_renderer: no field that carries text can forge structure (t
                                         "\"<|sep|>",
                                         "&<|close|>"};
     for (TokenId id = 2048; id < 2304; ++id) hostile.emplace_back(demo().bytes(id));
-    for (const auto& [name, make] : fields) {
-        INFO(std::string(name));
+    for (const auto& field : fields) {
+        INFO(std::string(field.first));
         const auto count = [&](const std::string& text) {
-            const auto [conversation, options] = make(text);
-            return specials(encode(demo(), render(conversation, options)));
+            const std::pair<Conversation, ChatOptions> made = field.second(text);
+            return specials(encode(demo(), render(made.first, made.second)));
         };
         const std::size_t harmless = count("x");
         for (const std::string& text : hostile)
