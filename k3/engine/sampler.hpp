@@ -86,7 +86,7 @@ class Sampler {
 namespace detail {
 
 __extension__ typedef unsigned __int128 Wide;
-constexpr Wide kHalfOpen = Wide{1} << 53;  // what 53 random bits, or a share in units of 2^-53, are parts of
+constexpr Wide kParts = Wide{1} << 53;  // 53 random bits, or a share, count parts of the whole
 
 /// Orders floats from the largest to the smallest as integers, in any floating-point environment; -0 is +0. Without
 /// branches: signs of logits are as good as random.
@@ -180,7 +180,7 @@ Sampler::Place Sampler::first(Reached reached) {
     for (std::size_t i = 0; i < ranks_.size(); ++i)
         if (bucket(ranks_[i]) == at) members_.push_back(std::uint64_t{ranks_[i]} << 32 | i);
     if (!std::is_sorted(members_.begin(), members_.end()))
-        std::sort(members_.begin(), members_.end());  // equal ones are
+        std::sort(members_.begin(), members_.end());  // equal logits are
     std::size_t i = 0;
     for (;; ++i) {
         sums = sums + Sums{weights_[members_[i] & 0xffffffffU], 1};
@@ -195,11 +195,11 @@ inline std::int32_t Sampler::choose(std::span<const float> logits) {
     const bool few = options_.top_k != 0 && options_.top_k < logits.size();
     if (few || options_.top_p < 1) {
         const detail::Wide share = detail::Wide{top_p_} * kept;
-        const auto enough = static_cast<std::uint64_t>((share + (detail::kHalfOpen - 1)) / detail::kHalfOpen);
+        const auto enough = static_cast<std::uint64_t>((share + (detail::kParts - 1)) / detail::kParts);
         const std::uint64_t most = few ? options_.top_k : logits.size();
         kept = first([&](const Sums& s) { return s.count >= most || s.mass >= enough; }).sums.mass;
     }
-    const auto drawn = static_cast<std::uint64_t>(detail::Wide{generator_.next53()} * kept / detail::kHalfOpen);
+    const auto drawn = static_cast<std::uint64_t>(detail::Wide{generator_.next53()} * kept / detail::kParts);
     return first([&](const Sums& s) { return s.mass > drawn; }).id;
 }
 

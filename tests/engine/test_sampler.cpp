@@ -76,15 +76,17 @@ double exp64(double x) {
 
 __extension__ typedef unsigned __int128 Wide;
 
+std::uint64_t weight_of(float logit, float most, double temperature) {
+    const double below = rn64(static_cast<double>(logit) - static_cast<double>(most));
+    return static_cast<std::uint64_t>(
+        std::floor(std::ldexp(static_cast<long double>(exp64(rn64(below / temperature))), 39) + 0.5L));
+}
+
 std::int32_t defined(const Floats& logits, const SamplerOptions& o, Pcg32& generator) {
-    const double most = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+    const float most = *std::max_element(logits.begin(), logits.end());
     std::vector<std::uint64_t> weight;
     std::uint64_t all = 0;
-    for (const float l : logits) {
-        const double e = exp64(rn64(rn64(static_cast<double>(l) - most) / o.temperature));
-        weight.push_back(static_cast<std::uint64_t>(std::floor(std::ldexp(static_cast<long double>(e), 39) + 0.5L)));
-        all += weight.back();
-    }
+    for (const float l : logits) all += weight.emplace_back(weight_of(l, most, o.temperature));
     Ids order(logits.size());
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
@@ -174,6 +176,32 @@ TEST_CASE("engine/sampler: the ids are those of the definition, which sorts ever
                             }
                         }
     CHECK(ids == 6 * 5 * 3 * 4 * 4 * 5 * 2);
+}
+
+TEST_CASE("kernels/softmax: weights are floor(exp * 2^39 + 1/2), to the last bit, for every length") {
+    for (const double temperature : {0.4, 1.0, 3.0})
+        for (const std::size_t count : {1, 7, 8, 9, 16, 4000}) {
+            const Floats logits = some_logits(count, count, 9);
+            const float most = *std::max_element(logits.begin(), logits.end());
+            std::vector<std::uint64_t> got(count + 1, 77), want;
+            kernels::softmax_weights<simd::scalar>(logits.data(), count, most, temperature, got.data());
+            CHECK(got.back() == 77);  // nothing beyond the end
+            got.pop_back();
+            for (const float l : logits) want.push_back(weight_of(l, most, temperature));
+            CHECK(got == want);
+        }
+}
+
+TEST_CASE("engine/sampler: a random number that falls on the border of two ids is the second one's") {
+    // A state whose outputs are 0x80000000 and then 0: u = 2^52, half of the whole.
+    const std::uint64_t state = std::uint64_t{1} << 58 | std::uint64_t{1} << 40;
+    const Pcg32::State half{state, 1 - state * 6364136223846793005U};
+    REQUIRE(Pcg32(half).next53() == std::uint64_t{1} << 52);
+    Sampler sampler({.seed = 1});
+    sampler.set_generator(half);
+    CHECK(sampler.choose(Floats{1, 1}) == 1);
+    sampler.set_generator(half);
+    CHECK(sampler.choose(Floats{-1, 1, 1, 1, 1}) == 3);  // 2.07 of 4.14 times 2^39
 }
 
 TEST_CASE("engine/sampler: at the release's vocabulary, flat or steep, the definition too") {
@@ -273,7 +301,7 @@ TEST_CASE("engine/sampler: ids come as often as their probabilities say, with an
         while (count < p.size() && kept < o.top_p * all) kept += p[count++].first;
         p.resize(count);
         if (o.top_p < 1) CHECK(count < 24);
-        constexpr int kDraws = 12000;
+        constexpr int kDraws = 20000;
         std::vector<double> seen(logits.size());
         for (const std::int32_t id : draws(o, logits, kDraws)) seen[static_cast<std::size_t>(id)] += 1;
         double chi = 0, inside = 0;
