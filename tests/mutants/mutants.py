@@ -29,6 +29,7 @@ MXFP4, SCALAR, E2M1, MATH = "k3/formats/mxfp4.hpp", "k3/simd/regs_scalar.hpp", "
 LANES, FENCE = "k3/simd/lanes.hpp", "k3/simd/fence.hpp"
 SESSION, EXPERTS, HEADER = "k3/engine/session.hpp", "k3/stream/expert_places.hpp", "k3/checkpoint/header.hpp"
 PATTERN, SPECIALS, TOKENIZER = "k3/text/pre_tokenizer.hpp", "k3/text/special_tokens.hpp", "k3/text/tokenizer.hpp"
+STATE_HEADER = "k3/engine/detail/state_header.hpp"
 TRUNK, SLOTS, CACHE = "k3/stream/trunk.hpp", "k3/stream/expert_slots.hpp", "k3/stream/expert_cache.hpp"
 BPE, RANKS, STREAM, CUTS = "k3/text/bpe.hpp", "k3/text/rank_file.hpp", "k3/text/stream_decoder.hpp", "k3/text/long_input.hpp"
 
@@ -201,8 +202,8 @@ MUTANTS = [
     Mutant("session-past-its-plan", [19], "more tokens than were planned for are fed without an error",
            [(SESSION, "if (position() + ids.size() > positions_)", "if (false)")], ("engine/test_session",)),
     Mutant("state-last-page", [19], "the cache page for the last positions of a step is not made",
-           [(STATE, "const std::size_t page_count = (position_ + tokens + kPagePositions - 1) / kPagePositions;",
-             "const std::size_t page_count = std::max<std::size_t>(1, (position_ + tokens) / kPagePositions);")],
+           [(STATE, "const std::size_t page_count = (positions + kPagePositions - 1) / kPagePositions;",
+             "const std::size_t page_count = std::max<std::size_t>(1, positions / kPagePositions);")],
            ("model/test_state",)),
     Mutant("mla-raw-latent-cached", [20], "the cache holds the latent before its norm",
            [(MLA, "kernels::rmsnorm<A>(in, w.kv_a_norm, s.kv_lora, s.eps, out);",
@@ -433,7 +434,7 @@ MUTANTS = [
 
     # ----------------------------------------------------------------------------------------------------------- state
     Mutant("logits-of-first-chunk", [64], "the logits are those of the first chunk of the prompt",
-           [(SESSION, "segment.wanted = last ? 1 : 0;", "segment.wanted = done == 0 ? 1 : 0;")],
+           [(SESSION, "segment.wanted = wanted;", "segment.wanted = done == 0 ? 1 : 0;")],
            ("engine/test_session", "golden")),
     Mutant("logits-of-first-rows", [64], "wanted logits are those of the first positions of a segment",
            [(FORWARD, "const std::size_t first = at - segments[s].wanted;", "const std::size_t first = at - segments[s].tokens;")],
@@ -445,6 +446,15 @@ MUTANTS = [
            [(KDA, "kernels::shift_history<A>(core::MatView<const float>(log.conv[i], tokens, width), tokens, shape.taps, at,",
              "kernels::shift_history<A>(core::MatView<const float>(log.conv[i], tokens + 1, width), tokens + 1, shape.taps, at,")],
            ("model/test_state",)),
+    Mutant("state-last-id-fed", [61], "a restored state counts the id that was chosen last and not fed",
+           [(STATE, "        position_ = positions;\n", "        position_ = positions + 1;\n")],
+           ("engine/test_state_file",)),
+    Mutant("state-of-any-config", [63], "the numbers of a saved state's config are not compared",
+           [(STATE_HEADER, "if (there != number.bits)", "if (false)")], ("engine/test_state_file",)),
+    Mutant("state-of-any-layers", [63], "a saved state of another number of layers is taken",
+           [(STATE_HEADER, "if (file.layers != mine.layers)", "if (false)")], ("engine/test_state_file",)),
+    Mutant("state-of-any-weights", [63], "a saved state of other weights of the same shape is taken",
+           [(STATE_HEADER, "if (file.vectors != mine.vectors)", "if (false)")], ("engine/test_state_file",)),
 
     # ------------------------------------------------------------------------------------------------------- tokenizer
     Mutant("bpe-leftmost-first", [65], "pairs are merged from the left instead of by rank",
@@ -621,7 +631,6 @@ NOT_APPLICABLE = {
     49: "no mutant yet; stream/expert_places and io/reader read at any offset",
     52: "no mutant yet; io/reader reads tails of any length, and short reads",
     53: "no container with fp16 scales is read",
-    61: "no saved states yet", 63: "no saved states yet",
     71: "no chat renderer yet; text/tokenizer shows that encoding is not a homomorphism",
     73: "no chat renderer yet",
     74: "the drivers' prompt reader; the tests of tests/drivers are not run here",
