@@ -479,7 +479,7 @@ MUTANTS = [
            ("text/test_pre_tokenizer", "text/test_tokenizer")),
     Mutant("pattern-han-in-words", [66], "a Han branch, but words may go on into Han",
            [(PATTERN, '#define K3_TEXT_LOWER R"([^\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}\\p{sc:Han}])"', '#define K3_TEXT_LOWER R"([^\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}])"')],
-           ("text/test_pre_tokenizer",)),
+           ("text/test_pre_tokenizer", "text/test_parity")),
     Mutant("pattern-script-extensions", [66], "Han by script extensions, as newer PCRE2 reads a bare name",
            [(PATTERN, 'R"([\\p{sc:Han}]+)"', 'R"([\\p{Han}]+)"')], ("text/test_pre_tokenizer",)),
     Mutant("pattern-ascii-space", [67], "whitespace is that of ASCII",
