@@ -41,24 +41,27 @@ void declare(CLI::App& app, Arguments& args) {
     app.add_option("model", args.model, "folder of the checkpoint")->required();
     app.add_flag("--json", args.json, "print census, list or ids as JSON");
     auto* list = app.add_flag("--list", args.list, "list the tensors: name, dtype, shape, shard, offset, bytes");
-    app.add_option("--match", args.match, "with --list: only names that contain this")->needs(list);
+    app.add_option("--match", args.match, "with --list: only names that contain this [all]")->needs(list);
     auto* dump =
         app.add_option("--dump", args.dump, "print a tensor; .../experts.3.w1 without its suffix is dequantised");
-    app.add_option("--out", args.out, "with --dump: write this .npy file instead of text")->needs(dump);
-    app.add_option("--rows", args.rows, "with --dump: first:end of the first dimension, end not included")->needs(dump);
+    app.add_option("--out", args.out, "with --dump: write this .npy file [text]")->needs(dump);
+    app.add_option("--rows", args.rows, "with --dump: first:end of the first dimension, end not included [all]")
+        ->needs(dump);
     auto* encode = app.add_option("--encode", args.encode, "print the token ids of a text");
     auto* file =
         app.add_option("--encode-file", args.encode_file, "print the token ids of a file; - is standard input");
     app.add_flag("--no-specials", args.no_specials, "names of special tokens in the text are plain characters");
     auto* decode = app.add_option("--decode", args.decode, "print the text of token ids: 1,2,3");
-    // One job a run: each excludes the others.
+    // Each excludes the others.
     const std::vector<CLI::Option*> jobs = {list, dump, encode, file, decode};
     for (std::size_t i = 0; i < jobs.size(); ++i) {
+        jobs[i]->group("Instead of the census (at most one)");
         for (std::size_t j = i + 1; j < jobs.size(); ++j) jobs[i]->excludes(jobs[j]);
     }
     app.footer(
         "Exit codes: 0 done, 1 a damaged checkpoint or an unknown tensor, 2 usage, configuration or tokenizer, "
-        "3 could not write.");
+        "3 could not write.\n"
+        "Example: k3-inspect tests/demo/model --list --match experts.3.");
 }
 
 std::optional<inspect::Rows> parse_rows(const std::string& text) {

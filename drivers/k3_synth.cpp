@@ -32,7 +32,8 @@ struct Arguments {
 
 void declare(CLI::App& app, Arguments& args) {
     app.set_version_flag("--version", std::string("k3-synth " K3_VERSION));
-    app.add_option("--out", args.write.out, "folder to write; made if missing, must be empty");
+    app.add_option("--out", args.write.out,
+                   "folder to write; made if missing, must be empty [needed unless --dry-run]");
     app.add_flag("--force", args.write.force, "write into a folder that is not empty; foreign files are left alone");
     app.add_option("--seed", args.write.seed, "every value follows from it")
         ->check(CLI::NonNegativeNumber)

@@ -42,16 +42,17 @@ void declare(CLI::App& app, Arguments& args) {
                                "replay the recorded run at its own slots and policy; exit 1 unless every counter is "
                                "the same");
     app.add_option("--capacity", args.capacity,
-                   "list of slots (2052), memory (8G, 8GiB) or shares of all experts (10%); default: a sweep")
+                   "list of slots (2052), memory (8G, 8GiB) or shares of all experts (10%) [a sweep]")
         ->excludes(check);
-    app.add_option("--policy", args.policy, "lru, lfru, s3fifo or all (default)")->excludes(check);
-    app.add_option("--expert-bytes", args.expert_bytes, "bytes of one expert; default: what the trace says");
-    app.add_option("--disk", args.disk, "GB/s the disk reads: adds seconds a token");
-    app.add_option("--top-k", args.top_k, "experts of a token in a layer, for traces without expert_trace.json");
-    app.add_option("--experts", args.experts, "experts of a layer, for JSON lines; default: the largest id + 1");
+    app.add_option("--policy", args.policy, "lru, lfru, s3fifo or all [all]")->excludes(check);
+    app.add_option("--expert-bytes", args.expert_bytes, "bytes of one expert [what the trace says]");
+    app.add_option("--disk", args.disk, "GB/s the disk reads: adds seconds a token [none]");
+    app.add_option("--top-k", args.top_k,
+                   "experts of a token in a layer, for traces without expert_trace.json [what the trace says]");
+    app.add_option("--experts", args.experts, "experts of a layer, for JSON lines [the largest id + 1]");
     app.add_flag("--no-lookahead", args.no_lookahead, "leave the recorded look-aheads out")->excludes(check);
     app.add_flag("--json", args.json, "print the table, or the check, as JSON");
-    app.add_option("--chart", args.chart, "write hit rate against capacity to this SVG file")->excludes(check);
+    app.add_option("--chart", args.chart, "write hit rate against capacity to this SVG file [none]")->excludes(check);
     app.footer(
         "The hit rate is the share of requests that caused no load. Belady's bound knows the future; the compulsory "
         "one "

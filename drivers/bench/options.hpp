@@ -48,11 +48,14 @@ inline void declare(CLI::App& app, Words& words, Options& options) {
     app.set_version_flag("--version", std::string("k3-bench " K3_VERSION));
     auto* digest = app.add_flag("--digest", options.digest,
                                 "print a digest per arch, kernel, format and shape; exit 1 if arches differ");
-    app.add_option("--expect", words.expect, "with --digest: exit 1 unless all are as this file says")
+    app.add_option("--expect", words.expect,
+                   "with --digest: exit 1 unless all are as this file says [compared among arches only]")
         ->type_name("FILE")
         ->needs(digest);
-    app.add_option("--write", words.write, "with --digest: write them to this file")->type_name("FILE")->needs(digest);
-    app.add_option("--filter", words.filter, "only what has this in its name, such as 'matmul mxfp4'")
+    app.add_option("--write", words.write, "with --digest: write them to this file [none]")
+        ->type_name("FILE")
+        ->needs(digest);
+    app.add_option("--filter", words.filter, "only what has this in its name, such as 'matmul mxfp4' [all]")
         ->type_name("TEXT");
     app.add_option("--arch", words.arch, "only this instruction set [all of this CPU]")->type_name("NAME");
     auto* threads =
@@ -64,7 +67,7 @@ inline void declare(CLI::App& app, Words& words, Options& options) {
     auto* quick = app.add_flag("--quick", options.quick, "fewer shapes and tokens, 3 rounds: a look, not a figure");
     auto* json = app.add_flag("--json", options.json, "print the results as JSON");
     auto* chart =
-        app.add_option("--chart", words.chart, "draw the matrix products to this file")->type_name("FILE.svg");
+        app.add_option("--chart", words.chart, "draw the matrix products to this file [none]")->type_name("FILE.svg");
     for (auto* timing : {threads, tokens, repeats, quick, json, chart}) digest->excludes(timing);
     app.footer(
         "Measures every kernel beside the limits of the machine, the seed's kernels, Eigen and OpenBLAS, in turn.\n"

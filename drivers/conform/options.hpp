@@ -38,7 +38,7 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
     app.set_version_flag("--version", std::string("k3-conform " K3_VERSION));
     app.add_option("model_dir", o.model_dir, "the checkpoint: config.json and its shards")->type_name("DIR");
     auto* logits =
-        app.add_option("--logits", o.logits, "compare two logit dumps instead: raw float32, or JSON (*.json)")
+        app.add_option("--logits", o.logits, "compare two logit dumps instead: raw float32, or JSON (*.json) [none]")
             ->type_name("FILE")
             ->expected(2);
     const auto word = [&](const char* name, std::string& text, const char* type, const char* help) {
@@ -50,7 +50,8 @@ inline std::optional<Options> parse_options(int argc, char** argv) {
     word("--tokens", tokens, "N", "length of the sequence [8]");
     word("--seed", seed, "N", "token ids follow from it [1]");
     word("--config", o.config_path, "PATH", "another config [model_dir/config.json]");
-    word("--engine-model", o.engine_dir, "DIR", "the engine's weights come from here, the reference's from model_dir");
+    word("--engine-model", o.engine_dir, "DIR",
+         "the engine's weights come from here, the reference's from model_dir [model_dir]");
     word("--engine-config", o.engine_config, "PATH", "the engine's config [that of its weights]");
     word("--arch", arch, "NAME", "instruction set of the engine [the widest]");
     word("--threads", threads, "N", "threads of both sides [physical cores this process may use]");

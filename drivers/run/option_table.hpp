@@ -65,16 +65,16 @@ inline constexpr WordOption kWordOptions[kWords] = {
     {"--config", "PATH", "Model", "another config [model_dir/config.json]"},
     {"--layers", "N", "Model", "run the first N layers only [all]"},
     {"--out", "FILE", "Results", "the run as JSON [k3_run.json]"},
-    {"--dump-logits", "PATH", "Results", "the first step's logits as raw float32"},
-    {"--dump-cache-trace", "DIR", "Results", "which experts were used, for k3-trace"},
+    {"--dump-logits", "PATH", "Results", "the first step's logits as raw float32 [none]"},
+    {"--dump-cache-trace", "DIR", "Results", "which experts were used, for k3-trace [none]"},
     {"--threads", "N", "Machine", "threads [physical cores this process may use]; changes no bit"},
     {"--arch", "NAME", "Machine", "instruction set, see --list-arches [the widest]; changes no bit"},
     {"--prefill-chunk", "N", "Machine", "tokens of the prompt in one pass [what fits, up to 512]; changes no bit"},
-    {"--trunk", "DIR", "Memory", "packed trunk of k3-pack"},
-    {"--trunk-gb", "X", "Memory", "GB of trunk to keep in memory, or auto"},
-    {"--cache-gb", "X", "Memory", "GB of experts to keep in memory, or auto"},
-    {"--preset", "NAME", "Memory", "see --list-presets [auto]"},
-    {"--memory", "SIZE", "Memory", "ceiling for everything: 8G is 8*10^9 bytes, 8GiB 8*2^30"},
+    {"--trunk", "DIR", "Memory", "packed trunk of k3-pack [the shards]"},
+    {"--trunk-gb", "X", "Memory", "GB of trunk to keep in memory [auto]"},
+    {"--cache-gb", "X", "Memory", "GB of experts to keep in memory [auto]"},
+    {"--preset", "NAME", "Memory", "how memory is split, see --list-presets [auto]"},
+    {"--memory", "SIZE", "Memory", "ceiling for everything: 8G is 8*10^9 bytes, 8GiB 8*2^30 [what the machine has]"},
     {"--trunk-ring", "N", "Memory", "panels in the ring that the streamed trunk passes through [what fits, to 400 MB]"},
     {"--cache-policy", "NAME", "Memory", "which expert gives way: lru, lfru, s3fifo [lfru]; changes no bit"},
     {"--reader", "NAME", "Machine", "how the disk is read: uring, threads, buffered [uring where it works]"},
@@ -83,10 +83,10 @@ inline constexpr WordOption kWordOptions[kWords] = {
     {"--top-p", "P", "Sampling (greedy unless one is given)", "from the likeliest tokens that have this share [0.95]"},
     {"--top-k", "K", "Sampling (greedy unless one is given)", "from the K likeliest tokens [all]"},
     {"--seed", "N", "Sampling (greedy unless one is given)", "same seed, same tokens, on every machine [drawn]"},
-    {"--save-state", "FILE", "Generation", "writes what a later run needs to go on as if there had been no end"},
+    {"--save-state", "FILE", "Generation", "writes what a later run needs to go on as if there had been no end [none]"},
     {"--load-state", "FILE", "Prompt (exactly one)", "goes on from there; a prompt, if given, follows what is in it"},
-    {"--system", "TEXT", "Chat", "the system message"},
-    {"--history", "FILE", "Chat", "the conversation as JSON lines: read at the start, written after every turn"},
+    {"--system", "TEXT", "Chat", "the system message [none]"},
+    {"--history", "FILE", "Chat", "the conversation as JSON lines: read at the start, written after every turn [none]"},
     {"--thinking-effort", "E", "Chat", "low, high or max [max]"},
     {"--context", "N", "Chat", "positions the conversation may take [8192, at least its history and one answer]"},
 };
@@ -114,7 +114,7 @@ struct CommandLine {
         recompute =
             flag("--recompute", "feed the whole sequence again for every token: same tokens, slower", "Generation");
         ignore_eos = flag("--ignore-eos", "go on through end-of-message ids", "Generation");
-        stop_id = app.add_option("--stop-id", stop_ids, "stops after this id too; may be given again")
+        stop_id = app.add_option("--stop-id", stop_ids, "stops after this id too; may be given again [end ids only]")
                       ->type_name("N")
                       ->group("Generation")
                       ->allow_extra_args(false);

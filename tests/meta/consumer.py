@@ -3,6 +3,7 @@
 
 By copy: k3/ beside the sources, g++ -I, none of our flags (and once more with flags a stranger may have). By
 subproject: this repository as subprojects/k3. By package: meson install into a staging directory, then pkg-config.
+docs/API.md shows what is done here. tests/examples are built by copy too, in examples.py.
 The projects' paths hold a space; the staging directory's does not: pkg-config cannot quote a redefined prefix."""
 import glob
 import os
@@ -14,6 +15,7 @@ import tempfile
 import checks
 
 CXX = shutil.which("g++") or "c++"
+PACKAGE = "g++ -std=c++20 -O2 main.cpp -o stranger $(pkg-config --cflags --libs k3)"
 
 
 class Failed(Exception):
@@ -83,7 +85,8 @@ def by_package(source, place):
     project = os.path.join(place, "by package")
     os.makedirs(project)
     shutil.copy2(os.path.join(source, "tests/meta/consumer/main.cpp"), project)
-    run([CXX, "-std=c++20", "-O2", "main.cpp", "-o", "stranger", *flags], cwd=project)
+    staged = f'pkg-config() {{ command pkg-config --define-variable=prefix={stage}/usr/local "$@"; }}; '
+    run(["bash", "-ec", staged + PACKAGE], cwd=project)
     return run(["./stranger"], cwd=project)
 
 
@@ -100,6 +103,10 @@ def main():
             ("an installed package and pkg-config", lambda place: by_package(args.source, place))]
     if os.uname().machine != "x86_64":
         del ways[1]
+    page = checks.read(args.source, "docs/API.md")
+    report.check("docs/API.md shows these ways",
+                 [text for text in (checks.read(args.source, "tests/meta/consumer/meson.build"), PACKAGE)
+                  if text not in page])
     printed = {}
     with tempfile.TemporaryDirectory(prefix="k3-stranger-") as place:
         for name, way in ways:
