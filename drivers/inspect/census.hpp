@@ -30,7 +30,8 @@ struct Count {
 
 struct LayerCount {
     Count trunk, experts;
-    std::uint64_t expert_ids = 0;  // distinct experts
+    std::array<std::uint64_t, kClassNames.size()> classes{};  // bytes
+    std::uint64_t expert_ids = 0;                             // distinct experts
     bool kda = false, mla = false, dense = false;
     std::uint64_t trunk_begin = ~std::uint64_t{0}, trunk_end = 0;
     std::optional<std::uint32_t> trunk_shard{};
@@ -126,6 +127,9 @@ inline Census take_census(const checkpoint::ShardIndex& index) {
     index.for_each([&](std::string_view name, const checkpoint::TensorInfo& info) {
         const Class which = detail::class_of(name, census.layers);
         census.classes[static_cast<std::size_t>(which)].add(info.bytes);
+        std::string_view suffix = name;
+        if (const auto layer = detail::take_layer(suffix))
+            census.layers[*layer].classes[static_cast<std::size_t>(which)] += info.bytes;
         if (which == Class::other) census.others.emplace_back(name);
     });
     return census;

@@ -15,14 +15,27 @@
 
 namespace k3::io {
 
-/// Physical cores in the affinity mask, at most the cgroup's CPU quota rounded up, at least 1.
-inline unsigned usable_cores(const SystemRoots& roots = {}, const std::string& sys = "/sys/devices/system/cpu") {
+struct CpuLimits {
+    unsigned cpus = 0;   // in the affinity mask, two for a core that runs two threads; 0 if the system does not say
+    unsigned cores = 0;  // physical ones among them
+    double quota = 0;    // of the cgroups, in CPUs; 0: none
+
+    /// Physical cores, at most the quota rounded up, at least 1.
+    unsigned usable() const noexcept {
+        const unsigned most = std::max(1U, cores);
+        return quota > 0 ? std::min(most, std::max(1U, static_cast<unsigned>(std::ceil(quota)))) : most;
+    }
+};
+
+inline CpuLimits cpu_limits(const SystemRoots& roots = {}, const std::string& sys = "/sys/devices/system/cpu") {
+    CpuLimits limits;
     cpu_set_t mask;
     CPU_ZERO(&mask);
     std::set<std::pair<std::string, std::string>> cores;
     if (::sched_getaffinity(0, sizeof mask, &mask) == 0) {
         for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
             if (!CPU_ISSET(cpu, &mask)) continue;
+            ++limits.cpus;
             const std::string dir = sys + "/cpu" + std::to_string(cpu) + "/topology/";
             std::string package, core;
             std::ifstream(dir + "physical_package_id") >> package;
@@ -31,10 +44,10 @@ inline unsigned usable_cores(const SystemRoots& roots = {}, const std::string& s
             cores.emplace(package, core);
         }
     }
-    unsigned count = std::max(1U, static_cast<unsigned>(cores.size()));
-    const auto limit = [&count](double quota, double period) {
-        if (quota > 0 && period > 0)
-            count = std::min(count, std::max(1U, static_cast<unsigned>(std::ceil(quota / period))));
+    limits.cores = static_cast<unsigned>(cores.size());
+    const auto limit = [&limits](double quota, double period) {
+        if (quota > 0 && period > 0 && (limits.quota == 0 || quota / period < limits.quota))
+            limits.quota = quota / period;
     };
     std::ifstream groups(roots.proc + "/self/cgroup");
     for (std::string line; std::getline(groups, line);) {
@@ -59,7 +72,12 @@ inline unsigned usable_cores(const SystemRoots& roots = {}, const std::string& s
             path.resize(slash == std::string::npos ? 0 : slash);
         }
     }
-    return count;
+    return limits;
+}
+
+/// How many threads are worth running: CpuLimits::usable().
+inline unsigned usable_cores(const SystemRoots& roots = {}, const std::string& sys = "/sys/devices/system/cpu") {
+    return cpu_limits(roots, sys).usable();
 }
 
 }  // namespace k3::io

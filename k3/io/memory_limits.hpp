@@ -10,6 +10,8 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace k3::io {
 
@@ -67,11 +69,11 @@ inline std::optional<std::uint64_t> cgroup_room(const std::string& dir, bool v2)
 
 }  // namespace detail
 
-/// Bytes this process may still allocate, and which limit says so.
-inline MemoryLimit memory_limit(const SystemRoots& roots = {}) {
-    MemoryLimit least;
-    const auto consider = [&least](std::optional<std::uint64_t> bytes, const std::string& source) {
-        if (bytes && *bytes < least.bytes) least = {*bytes, source};
+/// Every limit there is: bytes this process may still allocate, and what says so.
+inline std::vector<MemoryLimit> memory_limits(const SystemRoots& roots = {}) {
+    std::vector<MemoryLimit> limits;
+    const auto consider = [&limits](std::optional<std::uint64_t> bytes, const std::string& source) {
+        if (bytes) limits.push_back({*bytes, source});
     };
     consider(detail::kilobytes_of(roots.proc + "/meminfo", "MemAvailable"), "available memory");
 
@@ -98,6 +100,14 @@ inline MemoryLimit memory_limit(const SystemRoots& roots = {}) {
         const auto limit = static_cast<std::uint64_t>(space.rlim_cur);
         consider(limit > held ? limit - held : 0, "address-space limit (ulimit -v)");
     }
+    return limits;
+}
+
+/// The least of them; of equals the first.
+inline MemoryLimit memory_limit(const SystemRoots& roots = {}) {
+    MemoryLimit least;
+    for (MemoryLimit& limit : memory_limits(roots))
+        if (limit.bytes < least.bytes) least = std::move(limit);
     return least;
 }
 

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 import support
 from support import read_npy, refused, run
@@ -191,6 +192,148 @@ def a_truncated_shard_is_refused():
     refused(run(INSPECT, path), 1, "model-00002-of-000006.safetensors")
 
 
+def trunk():
+    """name -> (dtype, shape, data) of the matrices of the trunk."""
+    return {name: entry for name, entry in FOUND.items() if len(entry[1]) == 2 and entry[1][0] > 1
+            and ".experts." not in name and "embed_tokens" not in name}
+
+
+def a_plan_says_what_stays_and_what_a_token_reads():
+    plan = json.loads(good(MODEL, "--plan", "--memory", "2G", "--json")[0])
+    windows = 0  # blocks of 4096 bytes around each matrix, together on whole huge pages
+    for shard in sorted(os.listdir(MODEL)):
+        if not shard.endswith(".safetensors"):
+            continue
+        entries, start, _ = support.read_header(os.path.join(MODEL, shard))
+        for name, _, _, begin, end in entries:
+            if name in trunk():
+                windows += ((start + end + 4095) // 4096 - (start + begin) // 4096) * 4096
+    huge = 2 << 20  # a smaller buffer has ordinary pages
+    assert plan["trunk_bytes"] == sum(len(data) for _, _, data in trunk().values())
+    assert plan["trunk_pinned_bytes"] == (windows if windows < huge else (windows + huge - 1) // huge * huge)
+    assert plan["trunk_ring_bytes"] == plan["trunk_streamed_bytes_per_token"] == plan["experts_missed_per_token"] == 0
+    assert plan["expert_slots"] == plan["experts"] == 4 * 12 and plan["embedding_row_bytes"] == 64 * 2
+    assert plan["expert_bytes"] == 2 * 34 * (42 + 3) + 83 * (17 + 2) and plan["experts_per_token"] == 4 * 4
+    assert plan["bytes_per_token"] == 128 and plan["ceiling_bytes"] == 2 * 10**9
+    seen = set()
+    for more in range(0, 4000, 200):  # kilobytes above the least
+        some = json.loads(good(MODEL, "--plan", "--memory", f"{plan['least_bytes'] // 1000 + more}K", "--disk-gbs", "0.5",
+                               "--cores-gbs", "4", "--positions", "16", "--json")[0])
+        parts = ("trunk_pinned_bytes", "trunk_ring_bytes", "expert_cache_bytes", "state_bytes", "scratch_bytes",
+                 "program_bytes", "reserve_bytes")
+        assert some["total_bytes"] == sum(some[part] for part in parts) <= some["ceiling_bytes"]
+        missed = 16 * (1 - some["expert_slots"] / 48) if some["expert_slots"] >= 16 else 16
+        assert some["positions"] == 16 and abs(some["experts_missed_per_token"] - missed) < 1e-9
+        expert = some["expert_bytes"]
+        read = some["trunk_streamed_bytes_per_token"], missed * expert
+        assert abs(some["bytes_per_token"] - sum(read) - 128) < 1e-6
+        seconds = max(sum(read) / 5e8, some["trunk_bytes"] / 4e9 + max(read[1] / 5e8, 16 * expert / 4e9))
+        assert abs(some["seconds_per_token"] - seconds) < 1e-12
+        seen.add((read[0] > 0, 0 < missed < 16))
+    assert (True, False) in seen and (False, True) in seen, seen
+    alone = json.loads(good(MODEL, "--plan", "--memory", "2G", "--disk-gbs", "0.5", "--json")[0])
+    assert "seconds_per_token" not in plan and "seconds_per_token" not in alone  # no byte is read: no time either
+    text = good(MODEL, "--plan", "--memory", "2G", "--disk-gbs", "1", "--cores-gbs", "2")[0].decode()
+    for words in ("pinned", "plan for 512 positions", "seconds = max(T + E, C + max(E, X))", str(plan["trunk_bytes"])):
+        assert words in text, text
+    refused(run(INSPECT, MODEL, "--plan", "--memory", "20M"), 2, "positions need", "--memory")
+    # More than this machine has: it may be a question about another one.
+    assert json.loads(good(MODEL, "--plan", "--memory", "900T", "--json")[0])["ceiling_bytes"] == 900 * 10**12
+    refused(run(INSPECT, MODEL, "--memory", "2G"), 2, "--plan")
+    refused(run(INSPECT, MODEL, "--plan", "--disk-gbs", "-1"), 2, "--disk-gbs")
+    refused(run(INSPECT, MODEL, "--plan", "--list"), 2, "--plan", "--list")
+
+
+def the_heat_map_has_a_cell_for_each_layer_and_class():
+    path = os.path.join(HOME, "map.svg")
+    out, _ = good(MODEL, "--svg", path)
+    assert b"by class" in out
+    with open(path) as file:
+        text = file.read()
+    root = xml.etree.ElementTree.fromstring(text)
+    boxes = [box.get("fill") for box in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert len(boxes) == 1 + 5 * 6 + 21  # the ground, five layers of six classes, the scale
+    # Empty: MoE, experts and one kind of attention in layer 0; dense and one kind of attention in each other.
+    assert boxes.count("#f4f4f4") == 3 + 4 * 2
+    most = max(sum(len(data) for name, (_, _, data) in FOUND.items() if name.startswith(f"{LAYER}{n}.") and
+                   (".experts." in name) is expert) for n in range(5) for expert in (True, False))
+    assert boxes.count("#08306b") >= 2 and most > 0  # the largest cell and the end of the scale
+    for words in ("trunk KDA", "trunk MLA", "trunk dense", "trunk MoE", "experts", "layer norms", "lm_head, in no layer"):
+        assert words in text, words
+    refused(run(INSPECT, MODEL, "--svg", "/proc/no/x.svg"), 3, "/proc/no/x.svg")
+
+
+def a_difference_is_named_and_exits_with_1():
+    other = os.path.join(HOME, "other")
+    code, _, message = run(SYNTH, "--out", other, "--quiet", *OPTIONS[:2], "--experts", 13, *OPTIONS[4:8], "--vocab",
+                           301, *OPTIONS[10:])
+    assert code == 0, message
+    theirs = support.tensors(other)
+    code, out, err = run(INSPECT, MODEL, "--diff", other, "--json")
+    found = json.loads(out)
+    assert code == 1 and err == ""
+    sides = {"only_first": set(FOUND) - set(theirs), "only_second": set(theirs) - set(FOUND),
+             "changed": {n for n in FOUND if n in theirs and FOUND[n][:2] != theirs[n][:2]}}
+    for key, names in sides.items():
+        assert found[key] == len(names), key
+    assert found["only_second"] == 4 * 6 and found["only_first"] == 0 and found["changed"] == 2 + 4 * 2
+    assert found["same"] == len(FOUND) - found["changed"]
+    assert {row["name"] for row in found["differences"]} == sides["changed"] | sides["only_second"]
+    for row in found["differences"]:
+        for key, tensors in (("first", FOUND), ("second", theirs)):
+            if row["name"] in tensors:
+                dtype, shape, data = tensors[row["name"]]
+                assert row[key] == {"dtype": dtype, "shape": str(shape), "bytes": len(data)}
+            else:
+                assert key not in row
+    code, out, _ = run(INSPECT, other, "--diff", MODEL)
+    lines = out.decode().splitlines()
+    assert code == 1 and sum(line[0] == "-" for line in lines) == 24 and sum(line[0] == "~" for line in lines) == 10
+    assert "~ language_model.lm_head.weight BF16 [301, 64] 38528 bytes -> BF16 [300, 64] 38400 bytes" in lines
+    out, _ = good(MODEL, "--diff", MODEL)
+    assert out.decode() == f"0 only in the first, 0 only in the second, 0 of another dtype or shape, {len(FOUND)} alike\n"
+    refused(run(INSPECT, MODEL, "--diff", os.path.join(HOME, "nowhere")), 1, "nowhere")
+
+
+def quantised(row, most):
+    """The relative error of a row in integers of -most .. most."""
+    scale = struct.unpack("<f", struct.pack("<f", max(map(abs, row)) / most))[0] or 1.0
+    off = sum((w - scale * max(-most, min(most, round(w / scale)))) ** 2 for w in row)
+    length = sum(w * w for w in row)
+    return (off ** 0.5) / (length ** 0.5) if length else 0.0
+
+
+def the_quantisation_study_is_the_formula_on_every_row():
+    found = json.loads(good(MODEL, "--quant-study", "--json")[0])
+    assert {row["name"] for row in found["tensors"]} == set(trunk())
+    for row in found["tensors"]:
+        dtype, (rows, cols), data = FOUND[row["name"]]
+        values = support.values(dtype, data)
+        assert (row["rows"], row["cols"], row["bytes"], row["not_finite"]) == (rows, cols, len(data), 0)
+        for bits in (8, 4):
+            errors = [quantised(values[r * cols:(r + 1) * cols], 2 ** (bits - 1) - 1) for r in range(rows)]
+            got = row[f"int{bits}"]
+            assert abs(got["mean"] - sum(errors) / rows) < 1e-12 and abs(got["worst"] - max(errors)) < 1e-12, row
+            assert abs(errors[got["worst_row"]] - max(errors)) < 1e-12
+            assert got["bytes"] == rows * (4 + (cols * bits + 7) // 8)
+    for row in found["classes"]:
+        mine = [t for t in found["tensors"] if ("lm_head" in t["name"]) is (row["name"] == "lm_head")]
+        if row["name"] == "lm_head":
+            assert row["int4"]["mean"] == mine[0]["int4"]["mean"] and row["int8"]["worst"] == mine[0]["int8"]["worst"]
+    assert sum(row["rows"] for row in found["classes"]) == sum(row["rows"] for row in found["tensors"])
+    dense = [t for t in found["tensors"] if ".mlp." in t["name"]]
+    total = next(row for row in found["classes"] if row["name"] == "trunk dense")
+    assert total["int8"]["worst"] == max(t["int8"]["worst"] for t in dense)
+    mean = sum(t["int8"]["mean"] * t["rows"] for t in dense) / sum(t["rows"] for t in dense)
+    assert abs(total["int8"]["mean"] - mean) < 1e-12
+    few = json.loads(good(MODEL, "--quant-study", "--match", "mlp.", "--json")[0])
+    assert few["tensors"] == dense
+    text = good(MODEL, "--quant-study", "--match", "lm_head")[0].decode()
+    assert "int8 mean" in text and "language_model.lm_head.weight" in text and "by class" in text
+    refused(run(INSPECT, MODEL, "--quant-study", "--match", "nothing"), 1, "nothing")
+    refused(run(INSPECT, MODEL, "--match", "mlp"), 2, "--quant-study")
+
+
 def help_and_version_go_to_stdout():
     for option in ("--help", "--version"):
         out, err = good(option)
@@ -208,6 +351,8 @@ if __name__ == "__main__":
                       text_dumps_read_back_to_the_same_floats, unknown_names_are_answered_with_the_closest,
                       text_becomes_ids_and_ids_text, bad_ids_options_and_places_are_refused,
                       a_refused_config_costs_the_budget_only, a_truncated_shard_is_refused,
+                      a_plan_says_what_stays_and_what_a_token_reads, the_heat_map_has_a_cell_for_each_layer_and_class,
+                      a_difference_is_named_and_exits_with_1, the_quantisation_study_is_the_formula_on_every_row,
                       help_and_version_go_to_stdout])
     finally:
         shutil.rmtree(HOME, ignore_errors=True)
