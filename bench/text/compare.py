@@ -4,7 +4,8 @@
 usage: bench/text/compare.py TOKENIZER_BENCH SCRATCH [--mib 1,4,16,64] [--runs 3]
 
 SCRATCH is the directory that tests/text/parity.sh SCRATCH leaves: npm's tiktoken and o200k_base's ranks. Each program is
-a process of one thread; both must print the same number of ids and the same digest of them.
+a process of one thread, timed by the processor time of the encoding alone; both must print the same number of ids and the
+same digest of them.
 """
 import argparse
 import os

@@ -4,6 +4,7 @@
 // every 400,000 code points; then, inside each block, before the 25,001st code point of a run of whitespace or of
 // non-whitespace (counting starts again after a cut). Whitespace here is Python's str.isspace, not the pattern's \s: it
 // has four more characters, U+001C to U+001F.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -27,6 +28,8 @@ constexpr bool is_python_space(std::uint32_t scalar) noexcept {
 /// Calls use(part) for each part, in order; never for an empty text. Requires valid UTF-8 and limits of at least 1.
 template <class Use>
 void for_each_cut(std::string_view text, const CutLimits& limits, Use&& use) {
+    if (text.empty()) return;
+    if (text.size() <= std::min(limits.block, limits.run)) return use(text);  // no more code points than bytes
     std::size_t begin = 0, in_block = 0, in_run = 0;
     bool space = false;
     for (std::size_t at = 0; at < text.size();) {

@@ -9,6 +9,7 @@
 //   \p{Han}          means Script_Extensions in PCRE2 since 10.40 (288 characters more); \p{sc:Han} is the script.
 //   \s               PCRE2's also holds U+180E. The 25 White_Space characters are U+0009-U+000D, U+0085 and category Z.
 //   (?i:'s)          also matches U+017F (long s) in both engines; U+212A has no partner here.
+// Pieces that can be told from ASCII alone do not reach PCRE2: detail/ascii_piece.hpp.
 // Which characters a category holds is pinned to Unicode 16: see unicode_pin.hpp.
 #ifndef PCRE2_CODE_UNIT_WIDTH
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -23,6 +24,7 @@
 #include <string_view>
 
 #include "k3/core/error.hpp"
+#include "k3/text/detail/ascii_piece.hpp"
 #include "k3/text/unicode_pin.hpp"
 
 namespace k3::text {
@@ -80,7 +82,8 @@ class PreTokenizer {
     void split(std::string_view segment, Scratch& scratch, Use&& use) const {
         const std::string_view subject = detail::pin_unicode(segment, scratch.pinned_);
         for (std::size_t at = 0; at < segment.size();) {
-            const std::size_t end = match_end(subject, at, scratch);
+            std::size_t end = detail::AsciiPiece::end(segment, at);
+            if (end == 0) end = match_end(subject, at, scratch);
             use(segment.substr(at, end - at));
             at = end;
         }

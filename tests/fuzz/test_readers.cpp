@@ -193,7 +193,10 @@ TEST_CASE("fuzz/rank_file: a damaged tiktoken.model is read or refused, and what
         for (std::size_t r = 0; r < ranks.size(); ++r) {
             const auto id = static_cast<text::TokenId>(r);
             promise(!ranks.bytes(id).empty() && ranks.find(ranks.bytes(id)) == id, "a token is not found");
-            longest = std::max(longest, ranks.bytes(id).size());
+            const std::string_view token = ranks.bytes(id);
+            promise(token.size() != 1 || ranks.find_byte(token[0]) == id, "a byte is not found");
+            promise(token.size() != 2 || ranks.find_pair(token[0], token[1]) == id, "a pair is not found");
+            longest = std::max(longest, token.size());
         }
         promise(ranks.longest() == longest, "the longest token is another one");
     });

@@ -32,6 +32,7 @@ PATTERN, SPECIALS, TOKENIZER = "k3/text/pre_tokenizer.hpp", "k3/text/special_tok
 STATE_HEADER = "k3/engine/detail/state_header.hpp"
 TRUNK, SLOTS, CACHE = "k3/stream/trunk.hpp", "k3/stream/expert_slots.hpp", "k3/stream/expert_cache.hpp"
 BPE, RANKS, STREAM, CUTS = "k3/text/bpe.hpp", "k3/text/rank_file.hpp", "k3/text/stream_decoder.hpp", "k3/text/long_input.hpp"
+ASCII, PIN = "k3/text/detail/ascii_piece.hpp", "k3/text/unicode_pin.hpp"
 
 FORMAT_TESTS = ("formats", "layers/test_linear", "kernels/test_matmul")
 KDA_TESTS = ("layers/test_kda", "kernels/test_kda", "kernels/test_vector", "golden")
@@ -458,10 +459,8 @@ MUTANTS = [
 
     # ------------------------------------------------------------------------------------------------------- tokenizer
     Mutant("bpe-leftmost-first", [65], "pairs are merged from the left instead of by rank",
-           [(BPE, "return std::uint64_t{static_cast<std::uint32_t>(rank)} << 32 | at;",
-             "return std::uint64_t{at} << 32 | static_cast<std::uint32_t>(rank);"),
-            (BPE, "const auto rank = static_cast<TokenId>(entry >> 32);", "const auto rank = static_cast<TokenId>(static_cast<std::uint32_t>(entry));"),
-            (BPE, "const auto left = static_cast<std::uint32_t>(entry);", "const auto left = static_cast<std::uint32_t>(entry >> 32);")],
+           [(BPE, "pair.rank << 8 | static_cast<int>(pair.at);", "static_cast<int>(pair.at) << 23 | pair.rank;"),
+            (BPE, "RankedPair{key >> 8, static_cast<std::uint32_t>(key & 255)};", "RankedPair{key & 0x7fffff, static_cast<std::uint32_t>(key >> 23)};")],
            ("text/test_bpe", "text/test_tokenizer")),
     Mutant("bpe-no-whole-piece", [65], "a piece that is a token is still merged from its bytes",
            [(BPE, "whole != kNoToken) {", "false) {")], ("text/test_bpe", "text/test_tokenizer")),
@@ -485,8 +484,23 @@ MUTANTS = [
     Mutant("pattern-ascii-space", [67], "whitespace is that of ASCII",
            [(PATTERN, '#define K3_TEXT_SPACE R"(\\x09-\\x0D\\x{85}\\p{Z})"', '#define K3_TEXT_SPACE R"(\\x09-\\x0D\\x20)"')],
            ("text/test_pre_tokenizer",)),
+    Mutant("contraction-case", [66], "contractions are matched as they are written",
+           [(PATTERN, "(?i:'s|'t", "(?:'s|'t"), (ASCII, "| (kind(i) == Ascii::upper ? 0x20 : 0)", "| 0")],
+           ("text/test_parity",)),
+    Mutant("digits-by-four", [66], "numbers are cut after four digits",
+           [(PATTERN, r'\p{N}{1,3}', r'\p{N}{1,4}'), (ASCII, 'while (end < at + 3 &&', 'while (end < at + 4 &&'),
+            (ASCII, 'return end < at + 3 &&', 'return end < at + 4 &&')], ("text/test_parity",)),
+    Mutant("short-cut-ignores-marks", [67], "a word of ASCII letters ends before a letter or mark beyond ASCII",
+           [(ASCII, "        if (is(Ascii::other, end)) return kUnknown;  // perhaps a letter or a mark\n", "")],
+           ("text/test_parity",)),
+    Mutant("unicode-of-pcre2", [67], "categories are those of the installed PCRE2",
+           [(PIN, "at->first <= scalar ? at : nullptr;", "at->first <= scalar && false ? at : nullptr;")], ("text/test_parity",)),
+    Mutant("cuts-count-on", [67], "a cut does not start the count of a long run again",
+           [(CUTS, "        if (run_ends) in_run = 0;\n", "")], ("text/test_parity", "text/test_long_input")),
+    Mutant("cuts-run-over-blocks", [67], "a run is counted on over the border of a block",
+           [(CUTS, "in_block = in_run = 0;", "in_block = 0;")], ("text/test_parity", "text/test_long_input")),
     Mutant("cuts-pattern-space", [67], "long runs are counted with the pattern's whitespace instead of Python's",
-           [(CUTS, "(scalar >= 0x1C && scalar <= 0x20)", "scalar == 0x20")], ("text/test_long_input",)),
+           [(CUTS, "(scalar >= 0x1C && scalar <= 0x20)", "scalar == 0x20")], ("text/test_long_input", "text/test_parity")),
     Mutant("specials-unknown", [68], "names of special tokens are ordinary text in every mode",
            [(TOKENIZER, "while (mode == Specials::as_ids) {", "while (false) {")], ("text/test_tokenizer",)),
     Mutant("specials-of-k2", [69], "the third slot has the name it has in the older model",

@@ -2,7 +2,7 @@
 #define K3_TESTS_TEXT_PARITY_CORPUS_HPP
 // The texts on which ids are compared with those of tiktoken, made from a seed, from parity_cases.json and from
 // documents/: listed strings; every scalar value beside its neighbours; 10,000 random strings over all planes; whole
-// documents of 20 languages and 8 notations, with LF and with CR LF; a mixture of them; pathological texts of up to
+// documents in 16 languages and 8 notations, with LF and with CR LF; a mixture of them; pathological texts of up to
 // 1 MiB; texts around the official cuts. parity_corpus.mjs makes the same for the oracle.
 #include <algorithm>
 #include <cstddef>

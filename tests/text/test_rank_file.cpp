@@ -1,6 +1,10 @@
 #include "k3/text/rank_file.hpp"
 
+#include <functional>
+#include <map>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "support/doctest.hpp"
 #include "text/data.hpp"
@@ -67,4 +71,38 @@ TEST_CASE("text/rank_file: everything else is an error that names the file and t
     CHECK(contains(error("GGUF 0\n"), "no token for the single byte 0"));
     std::string without_ff = good.substr(0, good.rfind('\n', good.size() - 2) + 1);
     CHECK(contains(error(without_ff), "no token for the single byte 255"));
+}
+
+TEST_CASE("text/rank_file: every look-up answers as a map does, for tokens, their beginnings and strings beside them") {
+    Random random(21);
+    std::map<std::string, TokenId, std::less<>> map;
+    std::vector<std::string> more;
+    for (int byte = 0; byte < 256; ++byte) map.emplace(std::string(1, static_cast<char>(byte)), byte);
+    while (more.size() < 4000) {  // two letters and two bytes, so that strings collide in all but their length
+        std::string token;
+        for (std::size_t n = 2 + random.below(random.below(2) ? 7 : 19); n > 0; --n)
+            token += "ab\0\xFF"[random.below(4)];
+        if (map.emplace(token, static_cast<TokenId>(256 + more.size())).second) more.push_back(token);
+    }
+    const RankFile file = RankFile::parse(rank_text(more), "f");
+    const auto expected = [&](std::string_view text) {
+        const auto at = map.find(text);
+        return at == map.end() ? kNoToken : at->second;
+    };
+    std::size_t found = 0;
+    for (int round = 0; round < 40'000; ++round) {
+        std::string text = more[random.below(more.size())];
+        if (random.below(2)) text[random.below(text.size())] = "ab\0\xFF"[random.below(4)];
+        if (random.below(2)) text.resize(random.below(text.size() + 1));
+        if (random.below(4) == 0) text += std::string(random.below(9), '\0');
+        if (file.find(text) != expected(text)) FAIL_CHECK(text.size());
+        found += expected(text) != kNoToken;
+    }
+    CHECK(found > 10'000);
+    CHECK(found < 35'000);
+    for (int pair = 0; pair < 65'536; ++pair) {
+        const std::string text{static_cast<char>(pair >> 8), static_cast<char>(pair & 255)};
+        if (file.find_pair(text[0], text[1]) != expected(text)) FAIL_CHECK(pair);
+        if (file.find_byte(text[0]) != expected(text.substr(0, 1))) FAIL_CHECK(pair);
+    }
 }
