@@ -20,7 +20,8 @@ DEMO = os.path.join(TESTS, "demo/model")
 HOME = tempfile.mkdtemp(prefix="k3-state-test-")
 ENV = dict(os.environ, OMP_WAIT_POLICY="passive")
 HEADER = 44 * 8  # bytes, the checksum of the header included
-VERSION, IDS, FED, CONFIG, TOKENIZER = 1, 3, 4, 9, 42  # words of the header
+# Words of the header.
+VERSION, FLAGS, IDS, FED, GENERATOR, TURN, CONFIG, TOKENIZER = 1, 2, 3, 4, 6, 8, 9, 42
 
 
 def place(name):
@@ -127,6 +128,26 @@ def a_run_in_two_parts_is_one_run():
         last = good(model, "--load-state", state, "--gen", 1, "--save-state", state)
     whole = good(model, "--ids", comma(ids), "--gen", 8)
     assert (last["full_ids"], last["logits_digest"]) == (whole["full_ids"], whole["logits_digest"])
+
+
+def a_run_that_draws_goes_on_drawing():
+    model, state = golden("A")[0], place("drawing")
+    draw = ["--ids", "5,6,7", "--temperature", 2, "--top-p", 1, "--seed", 11]
+    whole = good(model, *draw, "--gen", 9)
+    assert whole["generated_ids"] != good(model, *draw, "--seed", 12, "--gen", 9)["generated_ids"]
+    seen = set()
+    for first in (1, 4, 8):
+        head = good(model, *draw, "--gen", first, "--save-state", state)
+        words = words_of(read(state))
+        assert words[FLAGS] == 2 and words[TURN] == 1
+        seen.add(words[GENERATOR:TURN])
+        go_on = ["--load-state", state, "--gen", 9 - first, "--temperature", 2, "--top-p", 1, "--ignore-eos"]
+        tail = good(model, *go_on)
+        assert head["generated_ids"] + tail["generated_ids"] == whole["generated_ids"], first
+        assert tail["logits_digest"] == whole["logits_digest"]
+    assert len(seen) == 3  # the generator moved on
+    good(model, "--ids", "5,6,7", "--gen", 1, "--save-state", state)
+    assert words_of(read(state))[FLAGS] == 0 and set(words_of(read(state))[GENERATOR:TURN + 1]) == {0}
 
 
 def text_goes_on_where_it_stopped():
@@ -310,8 +331,9 @@ def a_writer_that_is_killed_leaves_the_old_state_or_the_new_one():
 
 
 try:
-    support.main([a_run_in_two_parts_is_one_run, text_goes_on_where_it_stopped, what_is_refused_is_refused_in_one_line,
-                  where_a_state_cannot_be_written, an_interrupt_keeps_the_steps_that_were_done,
+    support.main([a_run_in_two_parts_is_one_run, a_run_that_draws_goes_on_drawing, text_goes_on_where_it_stopped,
+                  what_is_refused_is_refused_in_one_line, where_a_state_cannot_be_written,
+                  an_interrupt_keeps_the_steps_that_were_done,
                   a_writer_that_is_killed_leaves_the_old_state_or_the_new_one])
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

@@ -234,6 +234,10 @@ TEST_CASE("engine/state_file: the same state is the same file under every arch, 
     // 5 KDA layers of 3 heads of 20 x 20 and three histories of 3 x 60; 4 MLA layers of 28 + 6 a position.
     CHECK(want.size() == kHeaderBytes + 4 * 300 + 4 * 301 + 4 * (5 * (1200 + 540) + 4 * 300 * 34) + 8);
     const std::string path = folder / "state";
+    Session on = Session::open(settings[0]);
+    on.load(400);
+    on.feed(ids);
+    const Floats next = floats(on.feed(Ids{5}));
     for (const Options& options : settings) {
         Session session = Session::open(options);
         const StateFile file = session.open_state(path);
@@ -241,6 +245,7 @@ TEST_CASE("engine/state_file: the same state is the same file under every arch, 
         session.load_state(file);
         session.save_state(folder / "again", file.run());
         CHECK(io::File::read_text(folder / "again") == want);
+        CHECK(same_bits(session.feed(Ids{5}), next));
     }
 }
 
@@ -472,6 +477,9 @@ TEST_CASE("engine/state_file: positions must fit the plan; a session takes one s
     CHECK(s.session.position() == 6);
     CHECK(s.session.logits().empty());
     CHECK(same_bits(s.session.feed(std::span(s.run.ids).last(1)), want));
+    s.session.recompute(part(other, 0, 6));  // logits of as many positions, but of another sequence
+    s.session.load_state(file);
+    CHECK(s.session.logits().empty());
     const Floats again = floats(s.session.recompute(other));
     Session plain = Session::open(s.options);
     plain.load(40);
