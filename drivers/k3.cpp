@@ -135,16 +135,17 @@ std::optional<k3::engine::Sampler> make_sampler(const run::Options& options, con
     return sampler;
 }
 
-/// What kept the state from being written, if it was asked for.
-std::optional<Error> write_state(const run::Options& options, const k3::engine::Session& session, const Start& start,
+/// What kept the state from being written to `path`.
+std::optional<Error> write_state(const std::string& path, const k3::engine::Session& session, const Start& start,
                                  const run::Outcome& outcome, const std::optional<k3::engine::Sampler>& sampler,
                                  std::uint64_t tokenizer) {
-    if (options.save_state.empty() || session.position() == 0) return std::nullopt;
+    if (session.position() == 0)
+        return Error(Code::write, "no step was completed, so there is no state to save", "run it again", {.path = path});
     k3::engine::SavedRun saved{.ids = start.all(), .digest = outcome.digest.value()};
     saved.ids.insert(saved.ids.end(), outcome.ids.begin(), outcome.ids.end());
     if (sampler) saved.sampler = {.generator = {sampler->generator().state, sampler->generator().increment}, .turn = 1};
     try {
-        session.save_state(options.save_state, saved, tokenizer);
+        session.save_state(path, saved, tokenizer);
     } catch (const Error& error) {
         return error;
     }
@@ -233,7 +234,9 @@ int run_model(const run::Options& options) {
         outcome->disk_ceiling = run::probe_disk(session.index(), 1.0);
     }
     report.totals(*outcome, request.ids.size() - (start.state ? start.state->fed() : 0), peak_rss);
-    std::optional<Error> unwritten = write_state(options, session, start, *outcome, sampler, tokenizer_digest);
+    std::optional<Error> unwritten;
+    if (state_file) unwritten = write_state(state_file->path(), session, start, *outcome, sampler, tokenizer_digest);
+    const bool saved = state_file && !unwritten;
     if (const auto trace = write_trace(options, session, plan, *outcome); trace && !unwritten) unwritten = trace;
     const Ending ending = ending_of(*outcome, out, unwritten, result.path());
     result.write(run::result_json({.options = options,
@@ -242,6 +245,7 @@ int run_model(const run::Options& options) {
                                    .outcome = *outcome,
                                    .before = start.before,
                                    .prompt = start.prompt,
+                                   .saved = saved,
                                    .text = tokenizer ? &writer.text() : nullptr,
                                    .peak_rss = peak_rss,
                                    .exit_code = ending.code}));

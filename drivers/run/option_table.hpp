@@ -84,7 +84,7 @@ inline constexpr WordOption kWordOptions[kWords] = {
     {"--top-k", "K", "Sampling (greedy unless one is given)", "from the K likeliest tokens [all]"},
     {"--seed", "N", "Sampling (greedy unless one is given)", "same seed, same tokens, on every machine [drawn]"},
     {"--save-state", "FILE", "Generation", "writes what a later run needs to go on as if there had been no end [none]"},
-    {"--load-state", "FILE", "Prompt (exactly one)", "goes on from there; a prompt, if given, follows what is in it"},
+    {"--load-state", "FILE", "Prompt (exactly one)", "goes on from there; a prompt, if given, follows what is in it; end ids stop it as they stop text"},
     {"--system", "TEXT", "Chat", "the system message [none]"},
     {"--history", "FILE", "Chat", "the conversation as JSON lines: read at the start, written after every turn [none]"},
     {"--thinking-effort", "E", "Chat", "low, high or max [max]"},

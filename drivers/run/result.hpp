@@ -24,6 +24,7 @@ struct RunFacts {
     const Outcome& outcome;
     const Ids& before;  // the ids of a saved state
     const Ids& prompt;
+    bool saved;                // the state, as asked for
     const std::string* text;  // as written, or null where there is no tokenizer
     std::uint64_t peak_rss;
     int exit_code;
@@ -144,7 +145,7 @@ inline std::string result_json(const RunFacts& run) {
     json["logits_digest"] = hex(o.digest.value());
     json["loaded_state"] = detail::path_json(run.options.load_state);
     json["loaded_ids"] = run.before.size();
-    json["saved_state"] = detail::path_json(run.options.save_state);
+    json["saved_state"] = detail::path_json(run.saved ? run.options.save_state : "");
     json["steps"] = std::move(steps);
     json["totals"] = {{"seconds", seconds},
                       {"prefill_seconds", o.prefill_seconds},
