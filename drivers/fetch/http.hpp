@@ -111,7 +111,7 @@ class Http {
                             (url ? url->origin() + ", which is not https" : "what is not a web address"),
                         "check the network for a login page, and HF_ENDPOINT");
         }
-        return url->text();
+        return to;  // as it is: it may be signed
     }
 
     void perform(const std::string& url, std::optional<Range> range, Exchange& exchange) {

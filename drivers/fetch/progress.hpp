@@ -50,11 +50,11 @@ class Progress {
         // Bytes that arrived and were dropped again take the sum back.
         const double rate = static_cast<double>(done - std::min(done, past_.front().bytes)) / std::max(seconds, 1e-9);
         const std::uint64_t left = total_ - std::min(done, total_);
-        char head[96];
-        std::snprintf(head, sizeof head, "%5.1f %%  %.2f of %.2f GB %s  ",
-                      100.0 * static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(total_, 1)),
-                      static_cast<double>(done) * 1e-9, static_cast<double>(total_) * 1e-9, verb_.c_str());
-        const std::string text = head + drivers::show_bytes(static_cast<std::uint64_t>(rate)) + "/s  " +
+        char share[32];
+        std::snprintf(share, sizeof share, "%5.1f %%  ",
+                      100.0 * static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(total_, 1)));
+        const std::string text = share + drivers::show_bytes(done) + " of " + drivers::show_bytes(total_) + " " +
+                                 verb_ + "  " + drivers::show_bytes(static_cast<std::uint64_t>(rate)) + "/s  " +
                                  (rate > 0 ? drivers::show_seconds(static_cast<double>(left) / rate) + " to go" : "") +
                                  (now.empty() ? "" : "  " + now);
         if (!terminal_) return put(text);
