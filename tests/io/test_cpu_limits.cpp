@@ -53,8 +53,14 @@ TEST_CASE("io/cpu_limits: a quota of 1.5 CPUs allows two threads, of 0.5 one, 'm
     CHECK(cores() == 1);
     fake.put("cgroup/a/b/cpu.max", "max 100000\n");
     CHECK(cores() == count);
+    CHECK(io::cpu_limits(fake.roots, fake.folder / "cpu").quota == 0);
     fake.put("cgroup/a/cpu.max", "90000 100000\n");  // an ancestor
     CHECK(cores() == 1);
+    fake.put("cgroup/a/b/cpu.max", "250000 100000\n");
+    const io::CpuLimits limits = io::cpu_limits(fake.roots, fake.folder / "cpu");
+    CHECK(limits.cpus == count);
+    CHECK(limits.cores == count);
+    CHECK(limits.quota == doctest::Approx(0.9));
 }
 
 TEST_CASE(

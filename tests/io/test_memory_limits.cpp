@@ -42,6 +42,10 @@ TEST_CASE("io/memory_limits: cgroup v2, nested: the least room along the chain c
     CHECK(limit.bytes == 100 * kMB);
     fake.put("cgroup/user.slice/a/b/memory.max", n(50 * kMB));  // and the innermost
     CHECK(memory_limit(fake.roots).bytes == 47 * kMB);
+    std::vector<std::uint64_t> all;  // available memory, then the chain from the inside; an address-space limit is last
+    for (const MemoryLimit& each : io::memory_limits(fake.roots)) all.push_back(each.bytes);
+    REQUIRE(all.size() >= 4);
+    CHECK(std::vector(all.begin() + 1, all.begin() + 4) == std::vector{47 * kMB, 700 * kMB, 100 * kMB});
 }
 
 TEST_CASE("io/memory_limits: cgroup v2 page cache can be given back and is subtracted from what is held") {
