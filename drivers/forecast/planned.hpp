@@ -46,7 +46,7 @@ struct Planned {
     bool stays() const noexcept { return work.streamed == 0; }
 };
 
-/// All tensors of the release, images left out: what a disk has to take.
+/// All of the release, images included: what a disk has to take.
 inline constexpr std::uint64_t kReleaseBytes = 1'560'900'000'000;
 
 /// Opens the checkpoint, binds every tensor, plans. Errors: those of engine::Session::open.
