@@ -140,7 +140,8 @@ std::optional<Error> write_state(const std::string& path, const k3::engine::Sess
                                  const run::Outcome& outcome, const std::optional<k3::engine::Sampler>& sampler,
                                  std::uint64_t tokenizer) {
     if (session.position() == 0)
-        return Error(Code::write, "no step was completed, so there is no state to save", "run it again", {.path = path});
+        return Error(Code::write, "no step was completed, so there is no state to save", "run it again",
+                     {.path = path});
     k3::engine::SavedRun saved{.ids = start.all(), .digest = outcome.digest.value()};
     saved.ids.insert(saved.ids.end(), outcome.ids.begin(), outcome.ids.end());
     if (sampler) saved.sampler = {.generator = {sampler->generator().state, sampler->generator().increment}, .turn = 1};

@@ -24,7 +24,7 @@ struct RunFacts {
     const Outcome& outcome;
     const Ids& before;  // the ids of a saved state
     const Ids& prompt;
-    bool saved;                // the state, as asked for
+    bool saved;               // the state, as asked for
     const std::string* text;  // as written, or null where there is no tokenizer
     std::uint64_t peak_rss;
     int exit_code;
