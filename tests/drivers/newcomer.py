@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""The commands of docs/QUICKSTART.md, typed by somebody who has only that page.
+usage: newcomer.py BUILD_DIR SOURCE_DIR [--show]
+
+A hub on this machine stands for the real one: it has the demo checkpoint, cuts connections, and the download is killed
+once before it is run again. --show prints what every command printed."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import support
+from hub_server import Hub
+
+BUILD, SOURCE = map(os.path.abspath, sys.argv[1:3])
+SHOW = "--show" in sys.argv
+HOME = tempfile.mkdtemp(prefix="k3-newcomer-")
+MODEL = os.path.join(SOURCE, "tests/demo/model")
+
+
+def commands():
+    with open(os.path.join(SOURCE, "docs/QUICKSTART.md"), encoding="utf-8") as file:
+        return [line[2:].rstrip("\n") for line in file if line.startswith("$ ")]
+
+
+def checkpoint():
+    files = {}
+    for name in os.listdir(MODEL):
+        with open(os.path.join(MODEL, name), "rb") as file:
+            files[name] = file.read()
+    return files
+
+
+def cut_now_and_then(request):
+    """The first answers for each shard end too early."""
+    return {"cut": 100000 * request.number} if request.path.endswith(".safetensors") and request.number <= 2 else None
+
+
+def shell(command, environment, kill_after=None):
+    started = subprocess.Popen(["bash", "-ec", "exec " + command if kill_after else command], cwd=HOME, env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if kill_after:
+        time.sleep(kill_after)
+        started.send_signal(signal.SIGKILL)
+    out, err = started.communicate(timeout=300)
+    if SHOW:
+        print(f"$ {command}\n{out.decode()}{err.decode()}", flush=True)
+    return started.returncode, out.decode(), err.decode()
+
+
+def the_quick_start_works_as_it_is_written():
+    os.mkdir(os.path.join(HOME, "build"))
+    os.symlink(os.path.join(BUILD, "drivers"), os.path.join(HOME, "build/drivers"))
+    seen = set()
+    with Hub(checkpoint(), repo="demo/model") as hub:
+        hub.fault = cut_now_and_then
+        environment = {**os.environ, "HF_ENDPOINT": hub.origin, "no_proxy": "*", "OMP_WAIT_POLICY": "passive"}
+        for line in commands():
+            program = re.search(r"build/drivers/([\w-]+)", line)
+            # The release is not here, and a disk need not be measured for seconds to show that it can be.
+            command = line.replace("moonshotai/Kimi-K3", "demo/model")
+            if program and program.group(1) == "k3-doctor":
+                command += " --seconds 0"
+            if program and program.group(1) == "k3-fetch":
+                hub.bytes_per_second = 4000000
+                code, _, err = shell(command, environment, kill_after=0.7)
+                assert code == -signal.SIGKILL and err, f"nothing was said within a second: {err!r}"
+                hub.bytes_per_second = None
+            code, out, err = shell(command, environment)
+            assert code == 0, f"$ {line}\nexit code {code}\n{out}\n{err}"
+            assert out or not program, f"$ {line}\nprinted nothing\n{err}"
+            if program:
+                seen.add(program.group(1))
+                answer = out
+            if program and program.group(1) == "k3-doctor" and "model" in line:
+                following = out.splitlines()[-1]
+                assert re.match(r"next +build/drivers/k3 |next +\S*/k3 ", following), following
+    assert seen >= {"k3", "k3-fetch", "k3-doctor", "k3-inspect", "k3-synth", "k3-conform", "k3-trace"}, seen
+    assert "perplexity" in answer, answer
+    for name, data in checkpoint().items():
+        with open(os.path.join(HOME, "model", name), "rb") as file:
+            assert file.read() == data, name
+
+
+try:
+    support.main([the_quick_start_works_as_it_is_written])
+finally:
+    shutil.rmtree(HOME, ignore_errors=True)
