@@ -8,13 +8,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "drivers/exit_code.hpp"
 #include "drivers/run/chat.hpp"
@@ -26,6 +23,7 @@
 #include "drivers/run/prompt.hpp"
 #include "drivers/run/report.hpp"
 #include "drivers/run/result.hpp"
+#include "drivers/run/resume.hpp"
 #include "drivers/run/score.hpp"
 #include "drivers/run/token_sink.hpp"
 #include "drivers/run/waiting_threads.hpp"
@@ -44,26 +42,6 @@ using k3::Code;
 using k3::Error;
 namespace run = k3::run;
 namespace drivers = k3::drivers;
-
-/// Text stops at the ids the tokenizer or a config names as ends; a list of ids is taken as it is: the caller knows.
-/// --stop-id stops both.
-std::vector<std::int64_t> end_ids(const run::Options& options, const k3::model::ModelConfig& config,
-                                  const std::optional<k3::text::Tokenizer>& tokenizer) {
-    std::vector<std::int64_t> ids(options.stop_ids.begin(), options.stop_ids.end());
-    if (options.ignore_eos || options.prompt_kind == run::PromptKind::ids || !tokenizer) return ids;
-    ids.insert(ids.end(), config.end_ids.begin(), config.end_ids.end());
-    ids.insert(ids.end(), tokenizer->end_ids().begin(), tokenizer->end_ids().end());
-    return ids;
-}
-
-/// Each result needs a file of its own. Errors: Code::usage.
-void refuse_same_file(std::initializer_list<std::pair<const char*, const run::OutputFile*>> files) {
-    for (auto a = files.begin(); a != files.end(); ++a)
-        for (auto b = files.begin(); b != a; ++b)
-            if (a->second != nullptr && b->second != nullptr && a->second->path() == b->second->path())
-                throw Error(Code::usage, std::string(b->first) + " and " + a->first + " name the same file",
-                            "give each its own");
-}
 
 /// Before the run: after hours is late to find that it cannot be written.
 void make_trace_dir(const std::string& path) {
@@ -108,63 +86,21 @@ Ending ending_of(const run::Outcome& outcome, const run::Stdout& out, const std:
     return {};
 }
 
-/// The sequence a run starts from: what a saved state holds, then the prompt.
-struct Start {
-    std::optional<k3::engine::StateFile> state{};
-    run::Ids before{}, prompt{};
-    run::Ids all() const {
-        run::Ids ids = before;
-        ids.insert(ids.end(), prompt.begin(), prompt.end());
-        return ids;
-    }
-};
-
-/// The sampler goes on where the saved one stopped, unless this run was given a seed of its own.
-std::optional<k3::engine::Sampler> make_sampler(const run::Options& options, const Start& start) {
-    const k3::engine::SavedSampler* const saved =
-        start.state && start.state->run().sampler ? &*start.state->run().sampler : nullptr;
-    if (!options.sampling) {
-        if (saved != nullptr && !options.greedy && !options.quiet)
-            std::fprintf(stderr,
-                         "note     the saved run drew its tokens; this one takes the likeliest: give --temperature "
-                         "to go on drawing\n");
-        return std::nullopt;
-    }
-    std::optional<k3::engine::Sampler> sampler(*options.sampling);
-    if (saved != nullptr && !options.seed_given) sampler->set_generator({saved->generator[0], saved->generator[1]});
-    return sampler;
-}
-
-/// What kept the state from being written to `path`.
-std::optional<Error> write_state(const std::string& path, const k3::engine::Session& session, const Start& start,
-                                 const run::Outcome& outcome, const std::optional<k3::engine::Sampler>& sampler,
-                                 std::uint64_t tokenizer) {
-    if (session.position() == 0)
-        return Error(Code::write, "no step was completed, so there is no state to save", "run it again",
-                     {.path = path});
-    k3::engine::SavedRun saved{.ids = start.all(), .digest = outcome.digest.value()};
-    saved.ids.insert(saved.ids.end(), outcome.ids.begin(), outcome.ids.end());
-    if (sampler) saved.sampler = {.generator = {sampler->generator().state, sampler->generator().increment}, .turn = 1};
-    try {
-        session.save_state(path, saved, tokenizer);
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
-}
-
 int run_model(const run::Options& options) {
     const k3::model::ModelConfig config = run::read_checked_config(options);
     const auto tokenizer = run::open_tokenizer(options, config.shape.vocab);
     if (options.chat) return run::Chat(options, config, *tokenizer).run();
     const std::uint64_t tokenizer_digest = tokenizer ? tokenizer->checksum() : 0;
-    Start start{.prompt = run::read_prompt(options, tokenizer, config.shape.vocab)};
+    run::Start start{.prompt = run::read_prompt(options, tokenizer, config.shape.vocab)};
     if (options.score) run::check_scorable(start.prompt);
 
+    run::refuse_same_file(options);
     const run::OutputFile result = run::OutputFile::open(options.out_path);
     std::optional<run::OutputFile> logits_file;
-    run::Request request{
-        .end_ids = end_ids(options, config, tokenizer), .gen = options.gen, .decoding = options.decoding};
+    run::Request request{.stop_ids = {options.stop_ids.begin(), options.stop_ids.end()},
+                         .gen = options.gen,
+                         .decoding = options.decoding,
+                         .resumable = !options.save_state.empty()};
     if (!options.logits_path.empty()) {
         logits_file.emplace(run::OutputFile::open(options.logits_path));
         request.first_logits = [&](std::span<const float> row) {
@@ -177,9 +113,6 @@ int run_model(const run::Options& options) {
         (void)k3::io::PendingFile::create(options.save_state);  // refuses what is no regular file: it is renamed onto
         state_file.emplace(run::OutputFile::open(options.save_state));
     }
-    refuse_same_file({{"--out", &result},
-                      {"--dump-logits", logits_file ? &*logits_file : nullptr},
-                      {"--save-state", state_file ? &*state_file : nullptr}});
     if (!options.trace_dir.empty()) make_trace_dir(options.trace_dir);
 
     auto session = run::open_session(options);
@@ -190,7 +123,8 @@ int run_model(const run::Options& options) {
     }
     request.ids = start.all();
     if (request.ids.empty()) throw Error(Code::usage, "the state has no tokens and there is no prompt", "give one");
-    std::optional<k3::engine::Sampler> sampler = make_sampler(options, start);
+    request.end_ids = run::end_ids(options, config, tokenizer ? &*tokenizer : nullptr, start);
+    std::optional<k3::engine::Sampler> sampler = run::make_sampler(options, start);
     request.choose = run::chooser(session, sampler ? &*sampler : nullptr);
     // The last token is not fed.
     const std::size_t positions = request.ids.size() + options.gen - (options.gen > 0 || options.score ? 1 : 0);
@@ -208,7 +142,7 @@ int run_model(const run::Options& options) {
                       std::to_string(start.prompt.size()) + (start.prompt.size() == 1 ? " token" : " tokens") + after +
                           (options.score ? ", judged"
                                          : ", then up to " + std::to_string(options.gen) + ", " +
-                                               run::how_chosen(options.sampling)));
+                                               run::how_chosen(options.sampling, start.draws_go_on(options))));
     }
     run::load_weights(options, session, plan, report);
     if (start.state) session.load_state(*start.state);
@@ -236,7 +170,8 @@ int run_model(const run::Options& options) {
     }
     report.totals(*outcome, request.ids.size() - (start.state ? start.state->fed() : 0), peak_rss);
     std::optional<Error> unwritten;
-    if (state_file) unwritten = write_state(state_file->path(), session, start, *outcome, sampler, tokenizer_digest);
+    if (state_file)
+        unwritten = run::write_state(state_file->path(), session, start, options, *outcome, sampler, tokenizer_digest);
     const bool saved = state_file && !unwritten;
     if (const auto trace = write_trace(options, session, plan, *outcome); trace && !unwritten) unwritten = trace;
     const Ending ending = ending_of(*outcome, out, unwritten, result.path());
@@ -246,6 +181,7 @@ int run_model(const run::Options& options) {
                                    .outcome = *outcome,
                                    .before = start.before,
                                    .prompt = start.prompt,
+                                   .draws_go_on = start.draws_go_on(options),
                                    .saved = saved,
                                    .text = tokenizer ? &writer.text() : nullptr,
                                    .peak_rss = peak_rss,

@@ -38,7 +38,8 @@ namespace k3::run {
 class ChatLog {
   public:
     /// What the history file holds, or nothing. Errors: Code::chat, read; Code::usage if --system contradicts it.
-    explicit ChatLog(const ChatRequest& request) : path_(request.history_path) {
+    explicit ChatLog(const ChatRequest& request)
+        : path_(request.history_path.empty() ? "" : resolved(request.history_path)) {
         if (!path_.empty()) conversation_.messages = text::load_history(path_);
         const bool has_system = !messages().empty() && conversation_.messages.front().role == text::Role::system;
         if (!request.system) return;
@@ -105,7 +106,6 @@ class Chat {
           log_(*options.chat),
           report_(options.quiet, Report::Steps::unlisted) {
         for (const std::int64_t id : config.end_ids) ends_.push_back(static_cast<text::TokenId>(id));
-        for (const std::uint64_t id : options.stop_ids) ends_.push_back(static_cast<text::TokenId>(id));
         context_ = options.chat->context;
         const std::size_t history = render().size(), room = history + options.gen;
         if (context_ != 0 && context_ <= history)
@@ -120,31 +120,48 @@ class Chat {
     /// Talks until the input ends; an exit code.
     int run() {
         engine::Session session = open_session(options_);
+        if (context_ > session.config().shape.max_positions)
+            throw Error(Code::usage,
+                        "--context: " + std::to_string(context_) + " positions are more than the model's " +
+                            std::to_string(session.config().shape.max_positions),
+                        "give fewer, or start another conversation");
         const engine::Plan plan = session.plan(context_);
-        if (plan.fits() && context_ <= session.config().shape.max_positions)
+        if (plan.fits())
             report_.header(options_, session, plan,
                            "up to " + std::to_string(context_) + " positions, " + std::to_string(options_.gen) +
                                " tokens an answer, " + how_chosen(options_.sampling));
-        load_weights(options_, session, plan, report_);
+        try {
+            load_weights(options_, session, plan, report_);
+        } catch (const Error& error) {
+            if (error.code() != Code::plan) throw;
+            throw Error(Code::plan, error.message(),
+                        error.next() + ", or give a smaller --context than " + std::to_string(context_));
+        }
         chunk_ = plan.prefill_chunk;
-        if (log_.owes_answer() && !answer(session)) return code_;
+        if (log_.owes_answer() && !answer(session) && !broken_reply_) return code_;
         std::string line;
         while (ask(line)) {
+            const bool escaped = line.rfind("//", 0) == 0;  // a message that begins with a slash
             if (line.empty()) continue;
-            if (line[0] == '/') {
+            if (line[0] == '/' && !escaped) {
                 if (!command(session, line)) break;
-            } else if (const auto bad = text::find_invalid_utf8(line)) {
+                continue;
+            }
+            if (escaped) line.erase(0, 1);
+            if (const auto bad = text::find_invalid_utf8(line)) {
                 std::fprintf(stderr, "k3: the message is not UTF-8: the first bad byte is at offset %zu; convert it\n",
                              *bad);
-            } else if (accept(std::move(line)) && !answer(session)) {
-                break;
+                continue;
             }
-            line.clear();
+            if (accept(std::move(line)) && !answer(session)) break;
         }
         return code_;
     }
 
   private:
+    /// Positions an answer needs at least: its markup and some words.
+    static constexpr std::size_t kShortestAnswer = 32;
+
     std::vector<text::TokenId> render() const {
         const text::ChatOptions how{.thinking = options_.chat->thinking, .effort = options_.chat->effort};
         return text::encode(tokenizer_, text::render(log_.conversation(), how));
@@ -155,6 +172,8 @@ class Chat {
         release_interrupts();
         const bool got = static_cast<bool>(std::getline(std::cin, line));
         catch_interrupts(options_.quiet);
+        if (std::cin.bad() || std::ferror(stdin) != 0)
+            throw Error(Code::read, "standard input cannot be read", "type, or give a file or a pipe of lines");
         return got;
     }
 
@@ -178,13 +197,20 @@ class Chat {
 
     /// Takes a message of the user into the conversation. False, with the reason on stderr: it is not part of it.
     bool accept(std::string line) {
+        if (log_.owes_answer()) {
+            std::fprintf(stderr,
+                         "k3: the message before has no answer; /reset, or start again with other options "
+                         "(--temperature, --no-think, --gen)\n");
+            return false;
+        }
         log_.add({.role = text::Role::user, .content = std::move(line)});
         std::string reason;
         try {
             const std::size_t needed = render().size();
-            if (needed <= context_) return true;
-            reason = "the conversation would take " + std::to_string(needed) + " positions of " +
-                     std::to_string(context_) + "; say less, /reset, or start again with --context " +
+            if (needed + kShortestAnswer <= context_) return true;
+            reason = "the conversation and an answer would take " + std::to_string(needed + kShortestAnswer) +
+                     " positions of " + std::to_string(context_) +
+                     "; say less, /reset, or start again with --context " +
                      std::to_string(std::max(2 * context_, needed + options_.gen)) + "; " + log_.kept();
         } catch (const Error& error) {
             reason = error.what();
@@ -209,7 +235,9 @@ class Chat {
         request.end_ids.insert(request.end_ids.end(), tokenizer_.end_ids().begin(), tokenizer_.end_ids().end());
         request.choose = chooser(session, sampler_ ? &*sampler_ : nullptr);
         const std::size_t reused = session.position();
-        const Outcome outcome = generate(session, request, writer, report_);
+        Outcome outcome = generate(session, request, writer, report_);
+        if (outcome.stopped_at >= 0)
+            outcome.stopped_name = " (" + std::string(tokenizer_.bytes(outcome.stopped_at)) + ")";
         report_.end_of_text(out_.inside_line());
         fed_ = std::move(request.ids);
         fed_.insert(fed_.end(), outcome.ids.begin(), outcome.ids.end());
@@ -228,15 +256,26 @@ class Chat {
         if (outcome.failure) return fail(drivers::exit_code(outcome.failure->code()), outcome.failure->what());
         if (out_.failed()) return fail(drivers::kNotWritten, "standard output could not be written");
         if (outcome.interrupted) return fail(drivers::kInterrupted, "interrupted");
+        broken_reply_ = true;  // until it is kept
+        if (!reply.problem().empty())
+            return fail(drivers::kFailed, "the answer broke off, it is not kept: " + reply.problem() +
+                                              "; try --temperature, --no-think or /reset");
         if (outcome.stopped_at < 0)
             return fail(drivers::kFailed, "the answer has no end within " + std::to_string(gen) +
                                               " tokens, so it is not kept; raise --gen or --context");
         reply.push(outcome.stopped_at);
         try {
-            log_.add(reply.finish());
+            text::Message message = reply.finish();
+            if (!message.tool_calls.empty())
+                return fail(drivers::kFailed,
+                            "the answer calls a tool, and there is none here, so it is not kept; /reset, "
+                            "or say that it must not");
+            log_.add(std::move(message));
         } catch (const Error& error) {
             return fail(error.code() == Code::chat ? drivers::kFailed : drivers::exit_code(error.code()), error.what());
         }
+        broken_reply_ = false;
+        code_ = drivers::kSuccess;
         return true;
     }
 
@@ -249,6 +288,7 @@ class Chat {
     std::optional<engine::Sampler> sampler_{};
     std::size_t context_ = 0, chunk_ = 1;
     int code_ = drivers::kSuccess;
+    bool broken_reply_ = false;  // the last answer was none; another start may do better
 };
 
 }  // namespace k3::run

@@ -4,6 +4,7 @@
 // (text::ChatReply), never from characters: an answer that talks about "</think>" stays an answer.
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "drivers/run/token_sink.hpp"
 #include "k3/text/chat_reply.hpp"
@@ -20,8 +21,12 @@ class ChatWriter final : public TokenSink {
         enter(piece.channel);
         out_.write(piece.text);
     }
-    void finish() override { enter(text::ReplyChannel::structure); }
-    bool failed() const noexcept override { return out_.failed(); }
+    void finish() override {
+        if (const std::string rest = reply_.flush(); !rest.empty()) out_.write(rest);
+        enter(text::ReplyChannel::structure);
+    }
+    /// A reply that broke the format shows nothing more: there is no point in going on with it either.
+    bool failed() const noexcept override { return out_.failed() || !reply_.problem().empty(); }
 
   private:
     void enter(text::ReplyChannel channel) {

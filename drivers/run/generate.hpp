@@ -53,12 +53,14 @@ inline Choose chooser(const engine::Session& session, engine::Sampler* sampler) 
 }
 
 struct Request {
-    Ids ids{};                            // all so far; those the session holds are not fed again
-    std::vector<std::int64_t> end_ids{};  // empty: nothing ends the run but its length
+    Ids ids{};                             // all so far; those the session holds are not fed again
+    std::vector<std::int64_t> end_ids{};   // end the run, and are no part of the text
+    std::vector<std::int64_t> stop_ids{};  // end the run after they were written
     std::size_t gen = 0, chunk = 1;
     Decoding decoding = Decoding::incremental;
-    Choose choose{};        // required if gen > 0
-    core::Digest digest{};  // of the steps before, where a run goes on with a saved one
+    Choose choose{};         // required if gen > 0
+    core::Digest digest{};   // of the steps before, where a run goes on with a saved one
+    bool resumable = false;  // what was fed of a prompt will be saved, so a failure in it loses nothing
     std::function<void(std::span<const float>)> first_logits{};  // called once, if set
 };
 
@@ -97,6 +99,9 @@ inline Outcome generate(engine::Session& session, const Request& request, TokenS
             };
             const auto next = step == 0 ? std::span(all).subspan(held) : std::span(all).last(1);
             // Nothing to feed: a saved state that ends with its prompt brings the logits along.
+            if (next.empty() && session.logits().empty())
+                throw Error(Code::state, "the state holds every token and no logits: there is nothing to choose from",
+                            "give a prompt to go on with");
             const std::span<const float> logits = request.decoding == Decoding::recompute
                                                       ? session.recompute(all, progress, more)
                                                   : next.empty() ? session.logits()
@@ -117,11 +122,13 @@ inline Outcome generate(engine::Session& session, const Request& request, TokenS
                                      outcome.total.wait_seconds() - before.wait_seconds(),
                                      outcome.total.experts - before.experts});
             watcher.step_done(step, outcome.steps.back());
-            if (std::find(request.end_ids.begin(), request.end_ids.end(), id) != request.end_ids.end()) {
-                outcome.stopped_at = id;
-                break;
-            }
-            sink.put(id);
+            const auto one_of = [id](const std::vector<std::int64_t>& ids) {
+                return std::find(ids.begin(), ids.end(), id) != ids.end();
+            };
+            const bool ends = one_of(request.end_ids), stops = ends || one_of(request.stop_ids);
+            if (!ends) sink.put(id);
+            if (stops) outcome.stopped_at = id;
+            if (stops) break;
             if (step + 1 == request.gen) break;
             if (interrupted()) {
                 outcome.interrupted = true;
@@ -132,7 +139,8 @@ inline Outcome generate(engine::Session& session, const Request& request, TokenS
     } catch (const Error& error) {
         if (error.code() == Code::interrupted)
             outcome.interrupted = true;
-        else if (error.code() == Code::expert || !outcome.ids.empty())
+        else if (error.code() == Code::expert || !outcome.ids.empty() ||
+                 (request.resumable && session.position() > held))
             outcome.failure = error;
         else
             throw;  // nothing to keep

@@ -2,9 +2,9 @@
 #define K3_DRIVERS_RUN_GENERATION_OPTIONS_HPP
 // The options that set how tokens are chosen, what ends a run, and what a chat is: their values are read and checked.
 #include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <random>
 #include <string>

@@ -25,8 +25,10 @@ inline void on_interrupt(int) {
 }
 }  // namespace detail
 
-/// From here on SIGINT and SIGTERM are remembered. One that is being ignored (nohup, a background job) stays ignored.
+/// From here on SIGINT and SIGTERM are remembered; one that came before is forgotten. One that is being ignored (nohup,
+/// a background job) stays ignored.
 inline void catch_interrupts(bool quiet) {
+    detail::interrupt_seen = 0;
     detail::interrupt_quiet = quiet ? 1 : 0;
     for (const int signal : {SIGINT, SIGTERM}) {
         struct sigaction before {};

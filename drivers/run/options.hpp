@@ -91,6 +91,13 @@ inline void take_prompt(const CommandLine& line, Options& options) {
             throw Error(Code::usage,
                         std::string(kWordOptions[word].name) + " has no meaning where nothing is generated",
                         "leave it out, or --score and --tf-check");
+    for (const auto& [name, flag] : {std::pair("--recompute", line.recompute),
+                                     {"--ignore-eos", line.ignore_eos},
+                                     {"--stop-id", line.stop_id},
+                                     {"--greedy", line.greedy}})
+        if (flag->count() != 0)
+            throw Error(Code::usage, std::string(name) + " has no meaning where nothing is generated",
+                        "leave it out, or --score and --tf-check");
     options.gen = 0;
 }
 
@@ -107,8 +114,10 @@ inline void take_chat(const CommandLine& line, Options& options) {
             throw Error(Code::usage, std::string(kWordOptions[word].name) + " does not go with --chat",
                         word == kSaveState || word == kLoadState ? "keep the conversation with --history FILE"
                                                                  : "leave one of the two out");
-    for (const auto& [name, given] :
-         {std::pair("--recompute", line.recompute), {"--ignore-eos", line.ignore_eos}, {"--tf-check", line.tf_check}})
+    for (const auto& [name, given] : {std::pair("--recompute", line.recompute),
+                                      {"--ignore-eos", line.ignore_eos},
+                                      {"--stop-id", line.stop_id},
+                                      {"--tf-check", line.tf_check}})
         if (given->count() != 0)
             throw Error(Code::usage, std::string(name) + " does not go with --chat", "leave one of the two out");
     if (line.no_think->count() != 0 && line.given(kEffort))

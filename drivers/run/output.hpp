@@ -19,6 +19,17 @@
 
 namespace k3::run {
 
+/// Where a path leads: a link keeps pointing at the result, and "x" and "./x" become one name.
+inline std::string resolved(const std::string& path) {
+    std::error_code failure;
+    std::filesystem::path place = std::filesystem::absolute(path, failure);
+    for (int hops = 0; hops < 40 && std::filesystem::is_symlink(place, failure);
+         ++hops)  // also one that leads nowhere yet
+        place = place.parent_path() / std::filesystem::read_symlink(place, failure);
+    place = std::filesystem::weakly_canonical(place, failure);
+    return failure ? path : place.string();
+}
+
 /// A run may take hours, so the path is tried at open(): a file is made beside it and removed again. Nothing lies on
 /// the disk in between, so a killed run leaves nothing behind and an older result stays until the new one is complete.
 /// Devices and pipes (/dev/null, /dev/full) cannot be renamed onto: they are opened and written in place.
@@ -27,10 +38,7 @@ class OutputFile {
     /// Errors: Code::write naming the path.
     static OutputFile open(const std::string& path) {
         OutputFile file;
-        std::error_code failure;
-        // A link keeps pointing at the result; "x" and "./x" become one name.
-        const auto resolved = std::filesystem::weakly_canonical(std::filesystem::absolute(path, failure), failure);
-        file.path_ = failure ? path : resolved.string();
+        file.path_ = resolved(path);
         struct stat info {};
         if (::stat(file.path_.c_str(), &info) == 0) {
             if (S_ISDIR(info.st_mode)) fail(path, "is a directory");
@@ -41,6 +49,7 @@ class OutputFile {
             }
             if (::access(file.path_.c_str(), W_OK) != 0) fail(path, std::string("exists: ") + std::strerror(errno));
         }
+        std::error_code failure;
         const auto folder = std::filesystem::path(file.path_).parent_path();
         if (!folder.empty() && !std::filesystem::exists(folder, failure) && !failure)
             fail(path, "the folder " + folder.string() + " does not exist");

@@ -39,7 +39,8 @@ inline Ids read_prompt(const Options& options, const std::optional<text::Tokeniz
     if (options.prompt_kind == PromptKind::none) return ids;
     const char* const source = options.prompt_option;
     if (options.prompt_kind == PromptKind::ids) {
-        ids = parse_ids(source, options.prompt, vocab);
+        const bool file = !options.prompt.empty() && options.prompt[0] == '@';
+        ids = parse_ids(source, file ? read_text(source, options.prompt.substr(1)) : options.prompt, vocab);
     } else {
         std::string path, read;
         if (options.prompt_kind == PromptKind::file) {

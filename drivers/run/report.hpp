@@ -28,12 +28,13 @@ inline std::string hex(std::uint64_t value) {
 }
 
 /// "greedily", or what a run that is to draw the same tokens must be given.
-inline std::string how_chosen(const std::optional<engine::SamplerOptions>& sampling) {
+/// `goes_on`: with the random numbers of a saved state instead of a seed.
+inline std::string how_chosen(const std::optional<engine::SamplerOptions>& sampling, bool goes_on = false) {
     if (!sampling) return "greedily";
     char text[128];
     std::snprintf(text, sizeof text, "drawn with --temperature %g --top-p %g", sampling->temperature, sampling->top_p);
-    return text + (sampling->top_k == 0 ? "" : " --top-k " + std::to_string(sampling->top_k)) + " --seed " +
-           std::to_string(sampling->seed);
+    return text + (sampling->top_k == 0 ? "" : " --top-k " + std::to_string(sampling->top_k)) +
+           (goes_on ? " and the random numbers of the saved state" : " --seed " + std::to_string(sampling->seed));
 }
 
 class Report final : public Watcher {
@@ -136,6 +137,11 @@ class Report final : public Watcher {
         if (shared_ && !quiet_ && inside_line) std::fputc('\n', stderr);
     }
 
+    void stop(const Outcome& outcome) {
+        if (outcome.stopped_at >= 0)
+            std::fprintf(stderr, "%-9sid %d%s\n", "stop", outcome.stopped_at, outcome.stopped_name.c_str());
+    }
+
     /// One answer of a chat: `reused` tokens were in the state already.
     void turn(const Outcome& outcome, std::size_t reused, std::size_t fed, std::size_t context) {
         if (quiet_) return;
@@ -144,6 +150,7 @@ class Report final : public Watcher {
             stderr, "%-9s%zu tokens in %s; %zu of %zu positions used, %zu of them kept from before; logits digest %s\n",
             "answer", outcome.ids.size(), show_seconds(seconds).c_str(), fed, context, reused,
             hex(outcome.digest.value()).c_str());
+        stop(outcome);
     }
 
     void totals(const Outcome& outcome, std::size_t prompt, std::uint64_t peak_rss) {
@@ -162,8 +169,7 @@ class Report final : public Watcher {
         std::fprintf(stderr, "%zu tokens in %.3f s, %.4f s/token average\n", tokens, seconds,
                      tokens == 0 ? 0.0 : seconds / static_cast<double>(tokens));
         traffic(outcome);
-        if (outcome.stopped_at >= 0)
-            std::fprintf(stderr, "%-9sid %d%s\n", "stop", outcome.stopped_at, outcome.stopped_name.c_str());
+        stop(outcome);
         std::fprintf(stderr, "PEAK RSS for the whole run: %.3f GB\n", static_cast<double>(peak_rss) / 1e9);
         std::fprintf(stderr, "logits digest %s\n", hex(outcome.digest.value()).c_str());
     }

@@ -24,6 +24,7 @@ struct RunFacts {
     const Outcome& outcome;
     const Ids& before;  // the ids of a saved state
     const Ids& prompt;
+    bool draws_go_on;         // with the random numbers of the saved state
     bool saved;               // the state, as asked for
     const std::string* text;  // as written, or null where there is no tokenizer
     std::uint64_t peak_rss;
@@ -84,12 +85,12 @@ inline OrderedJson experts_json(const stream::CacheCounters& c) {
     return json;
 }
 
-inline OrderedJson sampling_json(const std::optional<engine::SamplerOptions>& sampling) {
+inline OrderedJson sampling_json(const std::optional<engine::SamplerOptions>& sampling, bool goes_on) {
     if (!sampling) return nullptr;  // greedy
     return {{"temperature", sampling->temperature},
             {"top_p", sampling->top_p},
             {"top_k", sampling->top_k},
-            {"seed", sampling->seed}};
+            {"seed", goes_on ? OrderedJson(nullptr) : OrderedJson(sampling->seed)}};
 }
 
 inline OrderedJson path_json(const std::string& path) {
@@ -136,7 +137,7 @@ inline std::string result_json(const RunFacts& run) {
     json["threads"] = run.options.threads;
     json["decoding"] = run.options.decoding == Decoding::recompute ? "recompute" : "incremental";
     json["config"] = detail::config_json(run.session.config().shape);
-    json["sampling"] = detail::sampling_json(run.options.sampling);
+    json["sampling"] = detail::sampling_json(run.options.sampling, run.draws_go_on);
     json["plan"] = detail::plan_json(run.plan);
     json["prompt_ids"] = run.prompt;
     json["generated_ids"] = o.ids;

@@ -44,8 +44,9 @@ inline std::string score_json(const ScoreFacts& run, const engine::Score& score,
     json["tf_positions"] = score.positions();
     json["tf_matches"] = score.matches;
     json["tf_agreement"] = score.agreement();
-    json["nll"] = score.nll;  // null where it is infinite
-    json["perplexity"] = score.perplexity;
+    const bool any = score.positions() > 0;
+    json["nll"] = any ? OrderedJson(score.nll) : OrderedJson(nullptr);  // null where it is infinite, too
+    json["perplexity"] = any ? OrderedJson(score.perplexity) : OrderedJson(nullptr);
     json["score_digest"] = hex(score.digest);
     json["ids"] = run.ids;
     json["log_probs"] = score.log_probs;
@@ -103,7 +104,7 @@ inline int score_prompt(const ScoreFacts& run, const OutputFile& result, Stdout&
     result.write(detail::score_json(run, score, spent.count(), code, failure));
     if (!run.options.quiet)
         std::fprintf(stderr, "%zu tokens judged in %.3f s, %.4f s/token\n", score.positions(), spent.count(),
-                     spent.count() / static_cast<double>(run.ids.size() - 1));
+                     score.positions() == 0 ? 0.0 : spent.count() / static_cast<double>(score.positions()));
     const std::string kept = "; the " + std::to_string(score.positions()) + " tokens judged are in " + result.path();
     if (failure)
         std::fprintf(stderr, "k3: %s%s\n", failure->what(), kept.c_str());

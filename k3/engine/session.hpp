@@ -180,7 +180,7 @@ class Session {
                             std::to_string(positions_),
                         "plan for more positions", {.path = file.path()});
         logits_of_ = 0;
-        file.read(owner(), *state_, logits_);
+        file.read(owner(), *state_, std::span(logits_).first(parts_->config.shape.vocab));
         if (file.has_logits()) logits_of_ = position();
     }
     /// Writes the state after the last completed step; run.ids begin with the position() ids that were fed. After

@@ -42,6 +42,7 @@ struct SavedRun {
     std::vector<std::int32_t> ids{};                // prompt and generated, in order
     std::uint64_t digest = core::Digest{}.value();  // of the logits the generated ids were chosen from
     std::optional<SavedSampler> sampler{};
+    bool raw = false;  // begun with ids, not with text: end ids do not stop it
 };
 
 /// What a state file is bound to. Both must outlive it.
@@ -105,6 +106,7 @@ inline void write_state_file(const std::string& path, const StateOwner& owner, s
     detail::StateHeader header = detail::binding_of(owner.model, owner.index, tokenizer);
     if (!logits.empty()) header.flags |= detail::StateHeader::kLogits;
     if (run.sampler) header.flags |= detail::StateHeader::kSampler;
+    if (run.raw) header.flags |= detail::StateHeader::kRaw;
     header.ids = run.ids.size();
     header.fed = state.position();
     header.digest = run.digest;
@@ -166,7 +168,8 @@ inline void StateFile::read_header() {
     std::uint64_t sum = 0;
     std::memcpy(&sum, head.data() + sizeof header_, sizeof sum);
     if (sum != header_.checksum()) detail::refuse_state(path(), "is damaged: its header has another checksum", again);
-    const std::uint64_t known_flags = detail::StateHeader::kLogits | detail::StateHeader::kSampler;
+    const std::uint64_t known_flags =
+        detail::StateHeader::kLogits | detail::StateHeader::kSampler | detail::StateHeader::kRaw;
     if ((header_.flags & ~known_flags) != 0 ||
         (!sampler() && (header_.generator[0] | header_.generator[1] | header_.turn) != 0) ||
         header_.fed > header_.ids || (has_logits() && header_.fed != header_.ids))
@@ -199,6 +202,7 @@ inline void StateFile::read_run(const model::ModelView& model) {
             detail::refuse_state(path(), "holds the id " + std::to_string(id) + ", which is outside the vocabulary",
                                  again);
     run_.digest = header_.digest;
+    run_.raw = (header_.flags & detail::StateHeader::kRaw) != 0;
     if (sampler()) run_.sampler = SavedSampler{{header_.generator[0], header_.generator[1]}, header_.turn};
 }
 

@@ -77,6 +77,10 @@ class ChatReply {
     /// Errors: Code::chat if an id broke the grammar or the end is missing.
     Message finish() const;
 
+    /// No further id comes: what a character that was never finished becomes, part of the channel before. Changes
+    /// nothing of the message.
+    std::string flush() { return decoder_.flush(); }
+
   private:
     enum class Place : std::uint8_t {
         think,

@@ -132,6 +132,46 @@ def run_code(line):
     return run(K3, MODEL, "--chat", "--quiet", input=line.encode() + b"\n")[0]
 
 
+def an_answer_that_breaks_off_is_not_waited_for():
+    history = path("broken.jsonl")
+    wild = ["--temperature", "1000", "--top-p", "1", "--seed", "3", "--gen", "300"]
+    _, err, answers = chat(["Tell me"], *wild, history=history, code=1)
+    assert answers[0][0] < 300 and "broke off" in err and "no end" not in err, err
+    # Another start tries again, fails again, and lets the user go on.
+    _, err, answers = chat(["A word", "/reset", "/exit"], *wild, history=history, code=1)
+    assert "has no answer" in err and len(answers) == 1, err
+    assert records(history) == []
+
+
+def a_conversation_that_does_not_extend_what_was_fed_is_fed_again():
+    lines, how = ["Tell me a story.", "And of Italy?"], ["--temperature", "1.6", "--top-p", "1", "--seed", "1", "--gen", "300"]
+    history = path("anew.jsonl")
+    _, _, together = chat(lines, *how, history=path("together.jsonl"))
+    chat(lines[:1], *how, history=history)
+    _, _, (alone,) = chat(lines[1:], *how, history=history)
+    assert together[1][2] == 0, "these tokens should not be those that their text gives"
+    assert together[1][3] == alone[3]
+
+
+def a_slash_can_begin_a_message():
+    history = path("slash.jsonl")
+    chat(["//etc is a folder."], history=history, code=run_code("//etc is a folder."))
+    assert records(history)[0]["content"] == "/etc is a folder."
+
+
+def a_history_behind_a_link_stays_there():
+    os.symlink(path("real.jsonl"), path("link.jsonl"))
+    chat(QUESTIONS[:1], history=path("link.jsonl"))
+    assert os.path.islink(path("link.jsonl")) and len(records(path("real.jsonl"))) == 2
+
+
+def input_that_cannot_be_read_is_an_error():
+    folder = os.open(HOME, os.O_RDONLY)
+    got, _, err = run(K3, MODEL, "--chat", "--quiet", stdin=folder)
+    os.close(folder)
+    assert got == 1 and "standard input" in err, (got, err)
+
+
 def bad_input_is_refused_and_the_conversation_goes_on():
     got, out, err = run(K3, MODEL, "--chat", input=b"caf\xe9\n" + QUESTIONS[0].encode() + b"\n")
     assert got == 0 and "UTF-8" in err and b"Paris" in out, (got, err)
@@ -156,12 +196,37 @@ def a_history_that_is_none_is_refused():
 
 def options_that_contradict_a_chat_are_refused():
     for options in (["--prompt", "a"], ["--ids", "1"], ["--out", "x"], ["--dump-logits", "x"], ["--save-state", "x"],
-                    ["--load-state", "x"], ["--recompute"], ["--no-think", "--thinking-effort", "low"], ["--ignore-eos"]):
+                    ["--load-state", "x"], ["--recompute"], ["--no-think", "--thinking-effort", "low"], ["--ignore-eos"], ["--stop-id", "5"]):
         refused(["--chat", *options], options[0] if options[0] != "--no-think" else "--thinking-effort")
     for options in (["--system", "a"], ["--history", "x"], ["--no-think"], ["--thinking-effort", "low"], ["--context", "9"]):
         refused(["--prompt", "a", *options], options[0], "--chat")
     refused(["--chat", "--thinking-effort", "medium"], "'medium'", "low, high or max")
     refused(["--chat", "--context", "10"], "--context")
+    refused(["--chat", "--context", "2000"], "--context", "1024")
+    for options in (["--greedy"], ["--stop-id", "5"], ["--recompute"], ["--ignore-eos"], ["--seed", "1"]):
+        refused(["--ids", "1,2", "--tf-check", *options], options[0])
+
+
+def no_result_takes_the_place_of_what_is_read():
+    with open(path("text"), "w") as file:
+        file.write("The capital of France is")
+    for options in (["--out", path("text")], ["--save-state", path("text")], ["--dump-logits", path("text")]):
+        refused(["--prompt-file", path("text"), *options], "same file")
+    generate("--prompt", "The capital", "--gen", "2", "--save-state", path("state"))
+    refused(["--load-state", path("state"), "--out", path("state")], "same file")
+    generate("--load-state", path("state"), "--gen", "2", "--save-state", path("state"))
+    again, _, _ = generate("--load-state", path("state"), "--gen", "2")
+    whole, _, _ = generate("--prompt", "The capital", "--gen", "6")
+    assert again["full_ids"] == whole["full_ids"] and again["logits_digest"] == whole["logits_digest"]
+
+
+def ids_stay_ids_after_a_pause():
+    ask = ["--ids", "2051,321,2053,46", "--gen"]
+    whole, _, _ = generate(*ask, "40")
+    assert any(i in (2049, 2050) for i in whole["generated_ids"][5:-1]), "an end id should be inside"
+    generate(*ask, "5", "--save-state", path("raw"))
+    rest, _, _ = generate("--load-state", path("raw"), "--gen", "35")
+    assert rest["full_ids"] == whole["full_ids"] and rest["logits_digest"] == whole["logits_digest"]
 
 
 def an_interrupt_ends_an_answer_with_5():
@@ -224,7 +289,12 @@ def a_run_stops_where_it_is_told_to():
     stopped, text, err = generate(*ask, "--stop-id", "2000", "--stop-id", str(ids[at]))
     assert stopped["generated_ids"] == ids[:at + 1] and stopped["stopped_at"] == ids[at], stopped["generated_ids"]
     assert f"id {ids[at]}" in err, err
-    assert free["text"].startswith(text)
+    assert free["text"].startswith(text) and len(stopped["text"]) > 0
+    one, text, _ = generate("--prompt", "The capital of France is", "--stop-id", "1496")
+    assert one["generated_ids"] == [1496] and text == one["text"] == " Paris", one["text"]
+    with open(path("ids"), "w") as file:
+        file.write("5, 6\n7\n")
+    assert generate("--ids", "@" + path("ids"), "--gen", "12")[0]["generated_ids"] == ids
     refused(["--ids", "1", "--stop-id", "2304"], "--stop-id", "2304")
     refused(["--ids", "1", "--stop-id", "x"], "--stop-id")
     end, _, err = generate("--prompt", "<|open|>message role=\"user\"<|sep|>What is the capital of France?<|close|>message"
@@ -269,9 +339,16 @@ try:
         commands_are_not_messages,
         a_message_without_an_answer_is_answered_first,
         what_a_user_types_is_never_markup,
+        an_answer_that_breaks_off_is_not_waited_for,
+        a_conversation_that_does_not_extend_what_was_fed_is_fed_again,
+        a_slash_can_begin_a_message,
+        a_history_behind_a_link_stays_there,
+        input_that_cannot_be_read_is_an_error,
         bad_input_is_refused_and_the_conversation_goes_on,
         a_history_that_is_none_is_refused,
         options_that_contradict_a_chat_are_refused,
+        no_result_takes_the_place_of_what_is_read,
+        ids_stay_ids_after_a_pause,
         an_interrupt_ends_an_answer_with_5,
         the_same_seed_draws_the_same_tokens,
         greedy_is_the_default_and_top_k_1,

@@ -73,7 +73,7 @@ inline constexpr std::size_t kConfigNumbers = std::tuple_size_v<decltype(config_
 
 /// Every member is a word of the file, in this order; a checksum of them follows.
 struct StateHeader {
-    static constexpr std::uint64_t kLogits = 1, kSampler = 2;  // of flags
+    static constexpr std::uint64_t kLogits = 1, kSampler = 2, kRaw = 4;  // of flags
 
     std::uint64_t magic = kStateMagic, version = kStateVersion;
     std::uint64_t flags = 0, ids = 0, fed = 0;
