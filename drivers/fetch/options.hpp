@@ -36,7 +36,7 @@ inline void declare(CLI::App& app, Options& options) {
     app.add_option("dir", options.folder, "folder to fetch into; made if missing")->required();
     app.add_option("--revision", options.revision, "branch, tag or commit; default: main");
     app.add_option("--include", options.include,
-                   "only files whose path matches this pattern (* also matches /); may be given again")
+                   "only files whose path matches this pattern (* also matches /); may be given again [all]")
         ->allow_extra_args(false);
     app.add_flag("--verify-only", options.verify_only, "read every file and compare its digest; fetch nothing");
     app.add_option("--jobs", options.jobs_text, "connections at a time")->capture_default_str();
