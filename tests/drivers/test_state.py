@@ -139,7 +139,7 @@ def a_run_that_draws_goes_on_drawing():
     for first in (1, 4, 8):
         head = good(model, *draw, "--gen", first, "--save-state", state)
         words = words_of(read(state))
-        assert words[FLAGS] == 2 and words[TURN] == 1
+        assert words[FLAGS] == 2 + 4 and words[TURN] == 1
         seen.add(words[GENERATOR:TURN])
         go_on = ["--load-state", state, "--gen", 9 - first, "--temperature", 2, "--top-p", 1, "--ignore-eos"]
         tail = good(model, *go_on)
