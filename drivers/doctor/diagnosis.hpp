@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "drivers/doctor/products.hpp"
 #include "drivers/forecast/forecast.hpp"
 #include "drivers/forecast/planned.hpp"
+#include "drivers/next_command.hpp"
 #include "k3/core/error.hpp"
 
 namespace k3::doctor {
@@ -57,20 +57,8 @@ struct Diagnosis {
 
 namespace detail {
 
-/// A word of a command line as a shell takes it.
-inline std::string shell_word(const std::string& text) {
-    constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=,:+@%";
-    if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-    std::string quoted = "'";
-    for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return quoted + "'";
-}
-
-/// Another program of the project, where this one is.
-inline std::string sibling(const Options& options, const std::string& name) {
-    const std::size_t slash = options.program.rfind('/');
-    return slash == std::string::npos ? name : shell_word(options.program.substr(0, slash + 1) + name);
-}
+using drivers::shell_word;
+using drivers::sibling;
 
 inline std::vector<std::string> shards_of(const std::string& dir) {
     std::vector<std::string> shards;
@@ -91,7 +79,7 @@ inline bool is_release(const std::string& dir) {
 }
 
 inline std::string run_command(const Options& options, bool text, const std::string& memory) {
-    std::string command = sibling(options, "k3") + " " + shell_word(options.model_dir);
+    std::string command = sibling(options.program, "k3") + " " + shell_word(options.model_dir);
     if (!memory.empty()) command += " --memory " + shell_word(memory);
     if (!options.threads_word.empty()) command += " --threads " + options.threads_word;
     if (!options.arch_word.empty()) command += " --arch " + options.arch_word;
@@ -105,7 +93,7 @@ inline bool can_fetch() {
     return !failed && std::filesystem::exists(program.parent_path() / "k3-fetch", failed);
 }
 inline std::string fetch_command(const Options& options, const std::string& dir) {
-    return sibling(options, "k3-fetch") + " moonshotai/Kimi-K3 " + shell_word(dir);
+    return sibling(options.program, "k3-fetch") + " moonshotai/Kimi-K3 " + shell_word(dir);
 }
 
 /// How to come by a checkpoint: the release where there is room for it, else a synthetic one of its widths, else a
@@ -120,7 +108,8 @@ inline std::string model_command(const Options& options, std::uint64_t release_b
     const std::uint64_t room = failed ? 0 : space.available;
     if (can_fetch() && room > release_bytes) return fetch_command(options, dir);
     constexpr std::uint64_t kLikeRelease = 16'000'000'000;
-    return sibling(options, "k3-synth") + " --out " + shell_word(dir) + (room > kLikeRelease ? " --like-release" : "");
+    return sibling(options.program, "k3-synth") + " --out " + shell_word(dir) +
+           (room > kLikeRelease ? " --like-release" : "");
 }
 
 inline Expectation expect(const forecast::Planned& model, const Products& products, const Disk& disk) {
