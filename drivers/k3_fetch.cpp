@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -28,6 +29,7 @@
 #include "drivers/fetch/release_sizes.hpp"
 #include "drivers/fetch/report.hpp"
 #include "drivers/fetch/transfer.hpp"
+#include "drivers/next_command.hpp"
 #include "k3/core/error.hpp"
 
 namespace {
@@ -55,11 +57,15 @@ void catch_interrupts() {
 /// One k3-fetch at a time for a folder. The kernel forgets the lock with the process.
 class FolderLock {
   public:
-    explicit FolderLock(const std::string& folder) : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-        if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    FolderLock(const std::string& folder, fetch::Progress& progress)
+        : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+        if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+        const int reason = errno;
+        if (fd_ >= 0 && reason == EWOULDBLOCK) {
             ::close(fd_);
             throw Error(Code::usage, "another k3-fetch is at work in it", "wait for it, or end it", {.path = folder});
         }
+        progress.note(folder + " cannot be locked, " + std::strerror(reason) + ": see that no other k3-fetch uses it");
     }
     FolderLock(const FolderLock&) = delete;
     FolderLock& operator=(const FolderLock&) = delete;
@@ -69,6 +75,33 @@ class FolderLock {
 
   private:
     int fd_;
+};
+
+/// A folder, made if missing. One that was made and got nothing is removed again.
+class Folder {
+  public:
+    /// Errors: Code::write.
+    explicit Folder(const std::string& path) {
+        std::error_code failure;
+        std::filesystem::path at = std::filesystem::absolute(path, failure);
+        for (; !at.empty() && !std::filesystem::exists(at, failure) && at != at.parent_path(); at = at.parent_path())
+            made_.push_back(at);
+        std::filesystem::create_directories(path, failure);
+        if (failure || !std::filesystem::is_directory(path, failure)) {
+            throw Error(Code::write, "cannot be made into a folder" + (failure ? ": " + failure.message() : ""),
+                        "give another path", {.path = path});
+        }
+    }
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+    ~Folder() {
+        for (const std::filesystem::path& path : made_) {
+            if (::rmdir(path.c_str()) != 0) return;
+        }
+    }
+
+  private:
+    std::vector<std::filesystem::path> made_;  // the innermost first
 };
 
 std::vector<const fetch::RemoteFile*> wanted_of(const fetch::Options& options, const fetch::Listing& listing) {
@@ -147,9 +180,10 @@ int verify_only(const fetch::Options& options, fetch::Progress& progress) {
     std::error_code failure;
     if (!std::filesystem::is_directory(options.folder, failure))
         throw Error(Code::usage, "is not a folder", "give the folder to verify", {.path = options.folder});
-    const FolderLock lock(options.folder);
+    const FolderLock lock(options.folder, progress);
     bool damaged = false;
     auto before = fetch::Manifest::load(options.folder, damaged);
+    if (damaged) progress.note("k3-fetch.json is damaged: the server is asked instead");
     if (before) check_same_repository(*before, options);
     const bool own = before && speaks_for(*before, options);
     fetch::Manifest manifest = own ? std::move(*before) : ask(options, progress);
@@ -159,10 +193,10 @@ int verify_only(const fetch::Options& options, fetch::Progress& progress) {
         fetch::check_release(manifest.listing(), options.source.repo);
     const auto wanted = wanted_of(options, manifest.listing());
     fetch::Ledger ledger(manifest, fetch::Ledger::Keep::at_the_end);
-    const auto states =
-        fetch::check_local(manifest, ledger, wanted, fetch::From::disk, false, options.jobs, g_stop, progress);
-    try {
-        ledger.save();
+    auto states = fetch::glance_at(manifest, wanted, fetch::Purpose::verify);
+    fetch::read_unread(manifest, ledger, states, fetch::Purpose::verify, options.jobs, g_stop, progress);
+    try {  // compared with another revision it stays what it was fetched as
+        if (own || !before) ledger.save();
     } catch (const Error&) {  // a folder that may only be read can be verified all the same
     }
     return finish(options, {&manifest, &states, 0, std::chrono::duration<double>(Clock::now() - start).count()});
@@ -190,13 +224,8 @@ std::uint64_t transfer(const fetch::Options& options, const fetch::Manifest& man
 
 int fetch_all(const fetch::Options& options, fetch::Progress& progress) {
     const Clock::time_point start = Clock::now();
-    std::error_code failure;
-    std::filesystem::create_directories(options.folder, failure);
-    if (failure || !std::filesystem::is_directory(options.folder, failure)) {
-        throw Error(Code::write, "cannot be made into a folder" + (failure ? ": " + failure.message() : ""),
-                    "give another path", {.path = options.folder});
-    }
-    const FolderLock lock(options.folder);
+    const Folder folder(options.folder);
+    const FolderLock lock(options.folder, progress);
     bool damaged = false;
     const auto before = fetch::Manifest::load(options.folder, damaged);
     if (damaged) progress.note("k3-fetch.json is damaged: every file is read again");
@@ -209,16 +238,18 @@ int fetch_all(const fetch::Options& options, fetch::Progress& progress) {
     if (fetch::is_release(options.source.repo) && !options.any_size)
         fetch::check_release(manifest.listing(), options.source.repo);
     const auto wanted = wanted_of(options, manifest.listing());
-    manifest.save();
     fetch::Ledger ledger(manifest, fetch::Ledger::Keep::as_it_goes);
-    std::vector<fetch::FileState> states;
+    auto states = fetch::glance_at(manifest, wanted, fetch::Purpose::fetch);
     std::uint64_t received = 0;
     try {
-        states = fetch::check_local(manifest, ledger, wanted, fetch::From::cache, true, options.jobs, g_stop, progress);
+        fetch::require_space(options.folder, manifest, states);  // before anything is made, removed or read
+        ledger.save();
+        fetch::remove_wrong(manifest, states);
+        fetch::read_unread(manifest, ledger, states, fetch::Purpose::fetch, options.jobs, g_stop, progress);
         received = transfer(options, manifest, ledger, states, progress);
     } catch (const Error& error) {
         std::string next = "what came is kept, go on with: " + fetch::command(options);
-        for (const std::string& pattern : options.include) next += " --include " + fetch::shell_word(pattern);
+        for (const std::string& pattern : options.include) next += " --include " + k3::drivers::shell_word(pattern);
         if (error.code() != Code::interrupted) next = error.next() + "; " + next;
         throw Error(error.code(), error.message(), next, error.where());
     }
@@ -227,6 +258,7 @@ int fetch_all(const fetch::Options& options, fetch::Progress& progress) {
 
 int run(int argc, char** argv) {
     fetch::Options options;
+    options.program = argc > 0 ? argv[0] : "";
     CLI::App app("Downloads and verifies a checkpoint.", "k3-fetch");
     fetch::declare(app, options);
     if (!k3::drivers::parse_command_line(app, argc, argv)) return k3::drivers::kSuccess;

@@ -108,13 +108,22 @@ inline bool is_repo_word(const std::string& word) {
     });
 }
 
+/// For a message: a user and a password before the host are left out, whatever characters they have.
+inline std::string without_user(std::string address) {
+    const std::size_t scheme = address.find("://"), begin = scheme == std::string::npos ? 0 : scheme + 3;
+    const std::size_t at = address.rfind('@');
+    if (at != std::string::npos && at >= begin) address.replace(begin, at - begin, "...");
+    return address;
+}
+
 }  // namespace detail
 
 /// HF_ENDPOINT, or the default, as an address without a slash at its end. Errors: Code::usage.
 inline std::string checked_endpoint(std::string text) {
     const auto url = Url::parse(text);
     if (!url) {
-        throw Error(Code::usage, "HF_ENDPOINT: " + drivers::in_quotes(text) + " is not an address",
+        throw Error(Code::usage,
+                    "HF_ENDPOINT: " + drivers::in_quotes(detail::without_user(text)) + " is not an address",
                     "write it like https://huggingface.co");
     }
     text = url->text();
@@ -127,7 +136,7 @@ inline std::string checked_endpoint(std::string text) {
 /// Errors: Code::usage.
 inline Source parse_source(const std::string& text, const std::string& endpoint, const std::string& revision) {
     const auto refuse = [&](const std::string& what) {
-        throw Error(Code::usage, drivers::in_quotes(text) + what,
+        throw Error(Code::usage, drivers::in_quotes(detail::without_user(text)) + what,
                     "give a repository like moonshotai/Kimi-K3, or an address like https://host/OWNER/NAME");
     };
     Source source{endpoint, text, revision};
@@ -153,18 +162,6 @@ inline Source parse_source(const std::string& text, const std::string& endpoint,
     }
     if (source.revision.empty()) source.revision = "main";
     return source;
-}
-
-/// A word for a shell: as it is, or in single quotes.
-inline std::string shell_word(const std::string& word) {
-    const bool plain = !word.empty() && std::ranges::all_of(word, [](char c) {
-        return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-               std::string_view("-_./:=,@%+").find(c) != std::string_view::npos;
-    });
-    if (plain) return word;
-    std::string out = "'";
-    for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return out + "'";
 }
 
 }  // namespace k3::fetch

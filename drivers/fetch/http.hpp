@@ -5,6 +5,7 @@
 // server has no ranges). TLS certificates are checked; an https address never leads to an http one.
 #include <curl/curl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstddef>
@@ -16,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "drivers/fetch/address.hpp"
 #include "k3/core/error.hpp"
@@ -43,8 +45,11 @@ struct Answer {
     std::optional<Range> range{};          // Content-Range
     std::optional<std::uint64_t> total{};  // size of the whole file, from Content-Range
     std::optional<double> retry_after{};   // seconds
+    std::string misled{};                  // why a redirect was not followed
 
-    bool good() const noexcept { return failure == CURLE_OK && (status == 200 || status == 206); }
+    /// Only then is the body the file or a part of it: that of 202 or 203 is anything.
+    bool has_body() const noexcept { return status == 200 || status == 206; }
+    bool good() const noexcept { return failure == CURLE_OK && has_body(); }
 };
 
 /// What becomes of a body. Both may throw; the request ends and the exception leaves get().
@@ -62,6 +67,23 @@ struct HttpOptions {
     const std::atomic<bool>* stop = nullptr;
 };
 
+/// `text` of a server for a message, a log or a file: where it repeats the token, in whatever case, "***" stands.
+inline std::string without_token(std::string text, const std::string& token) {
+    constexpr std::size_t kShortest = 8;  // less is a word that may be anywhere
+    if (token.size() < kShortest) return text;
+    const auto same = [](char a, char b) {
+        const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+        return lower(a) == lower(b);
+    };
+    for (auto from = text.begin();;) {
+        const auto found = std::search(from, text.end(), token.begin(), token.end(), same);
+        if (found == text.end()) return text;
+        const auto at = found - text.begin();
+        text.replace(static_cast<std::size_t>(at), token.size(), "***");
+        from = text.begin() + at + 3;
+    }
+}
+
 /// One at a time, each in its own thread. curl_global_init has been called.
 class Http {
   public:
@@ -69,8 +91,7 @@ class Http {
         if (!handle_) throw Error(Code::internal, "libcurl cannot start", "check the installation of libcurl");
     }
 
-    /// Errors: Code::read for a redirect that may not be followed; what `receiver` throws. Everything else is told by
-    /// the Answer.
+    /// Errors: what `receiver` throws. Everything else is told by the Answer, whose texts do not hold the token.
     Answer get(std::string url, std::optional<Range> range, const Receiver& receiver) {
         constexpr int kMostRedirects = 10;
         std::string commit;
@@ -86,10 +107,11 @@ class Http {
             curl_easy_getinfo(handle_.get(), CURLINFO_REDIRECT_URL, &next);
             if (answer.failure != CURLE_OK || answer.status < 300 || answer.status > 399 || next == nullptr)
                 return answer;
-            url = followed(url, next);
-            if (hop == kMostRedirects)
-                throw Error(Code::read, "more than 10 redirects, the last to " + Url::parse(url)->origin(),
-                            "check HF_ENDPOINT and the proxy");
+            answer.misled = objection_to(url, next);
+            if (answer.misled.empty() && hop == kMostRedirects)
+                answer.misled = "more than 10 redirects, the last to " + shown_origin(next);
+            if (!answer.misled.empty()) return answer;
+            url = next;  // as it is: it may be signed
         }
     }
 
@@ -103,15 +125,16 @@ class Http {
         std::exception_ptr thrown{};
     };
 
-    std::string followed(const std::string& from, const char* to) const {
+    std::string shown_origin(const std::string& url) const {
+        return without_token(Url::parse(url)->origin(), options_->token);
+    }
+
+    /// Why a redirect may not be followed, or "".
+    std::string objection_to(const std::string& from, const char* to) const {
         const auto url = Url::parse(to);
-        if (!url || (options_->https_only && url->scheme() != "https")) {
-            throw Error(Code::read,
-                        Url::parse(from)->origin() + " redirects to " +
-                            (url ? url->origin() + ", which is not https" : "what is not a web address"),
-                        "check the network for a login page, and HF_ENDPOINT");
-        }
-        return to;  // as it is: it may be signed
+        if (url && (!options_->https_only || url->scheme() == "https")) return "";
+        return shown_origin(from) + " redirects to " +
+               (url ? shown_origin(to) + ", which is not https" : "what is not a web address");
     }
 
     void perform(const std::string& url, std::optional<Range> range, Exchange& exchange) {
@@ -150,10 +173,12 @@ class Http {
 
         Answer& answer = exchange.answer;
         answer.failure = curl_easy_perform(curl);
-        if (answer.failure == CURLE_OK && answer.status / 100 == 2) begin(exchange);  // a body of no bytes
+        if (answer.good()) begin(exchange);  // a body of no bytes
         if (answer.failure == CURLE_WRITE_ERROR && (answer.declined || exchange.thrown)) answer.failure = CURLE_OK;
         answer.aborted = answer.failure == CURLE_ABORTED_BY_CALLBACK;
         if (answer.failure != CURLE_OK) answer.failure_text = *why != 0 ? why : curl_easy_strerror(answer.failure);
+        for (std::string* text : {&answer.failure_text, &answer.error_code, &answer.error_message, &answer.link})
+            *text = without_token(std::move(*text), options_->token);
         curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
         curl_off_t wait = 0;
         if (curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &wait) == CURLE_OK && wait > 0)
@@ -178,7 +203,7 @@ class Http {
 
     static std::size_t on_body(char* raw, std::size_t, std::size_t bytes, void* data) {
         Exchange& exchange = *static_cast<Exchange*>(data);
-        if (exchange.answer.status / 100 != 2) {  // the text of an error or a redirect
+        if (!exchange.answer.has_body()) {  // the text of an error or a redirect
             exchange.dropped += bytes;
             exchange.answer.declined = exchange.dropped > (std::uint64_t{1} << 20);
             return exchange.answer.declined ? 0 : bytes;

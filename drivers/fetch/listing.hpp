@@ -37,13 +37,23 @@ struct Listing {
     std::vector<RemoteFile> files;  // by path
 };
 
-/// Whether a file of this name may be written below a folder, and is none of k3-fetch's own.
+/// Whether the file, or a folder on the way to it, has a name that k3-fetch gives to files of its own.
+inline bool is_own_path(const std::string& path) {
+    for (std::size_t begin = 0; begin <= path.size();) {
+        const std::size_t end = std::min(path.find('/', begin), path.size());
+        const std::string_view word = std::string_view(path).substr(begin, end - begin);
+        for (const char* own : {".part", ".part.journal", ".part.journal.new"}) {
+            if (word.ends_with(own)) return true;
+        }
+        if (begin == 0 && (word == kManifestName || word == std::string(kManifestName) + ".new")) return true;
+        begin = end + 1;
+    }
+    return false;
+}
+
+/// Whether a file of this name may be written below a folder.
 inline bool is_safe_path(const std::string& path) {
     if (path.empty() || path.size() > 1024 || path.front() == '/' || path.back() == '/') return false;
-    for (const char* own : {".part", ".part.journal", ".part.journal.new"}) {
-        if (path.ends_with(own)) return false;
-    }
-    if (path == kManifestName || path == std::string(kManifestName) + ".new") return false;
     for (std::size_t begin = 0; begin <= path.size();) {
         const std::size_t end = std::min(path.find('/', begin), path.size());
         const std::string_view word = std::string_view(path).substr(begin, end - begin);
@@ -105,7 +115,8 @@ class Asker {
                 throw Error(Code::interrupted, "interrupted, nothing was fetched", "run it again");
             if (too_long) throw Error(Code::read, "the listing is too long", next_of_wrong(), {.path = url});
             switch (verdict(answer)) {
-                case Verdict::good: return Text{std::move(body), answer.link, answer.commit};
+                case Verdict::good:
+                    return Text{without_token(std::move(body), options_->token), answer.link, answer.commit};
                 case Verdict::missing: return std::nullopt;
                 case Verdict::not_allowed: refuse_access(*source_, *options_, answer);
                 case Verdict::wrong:
@@ -207,13 +218,15 @@ inline void check_names(std::vector<RemoteFile>& files, const std::string& repo)
 
 }  // namespace detail
 
-/// Asks for the commit, then for the tree, page by page. `say` gets one line for each wait.
+/// Asks for the commit, then for the tree, page by page. `say` gets one line for each wait, and one about files that
+/// are left out.
 /// Errors: Code::plan (no access, no such repository, unsafe names), Code::read, Code::interrupted.
 inline Listing list_repository(const Source& source, const HttpOptions& http, unsigned retries,
                                const std::function<void(const std::string&)>& say) {
     constexpr std::size_t kMostPages = 10000;
     detail::Asker asker(source, http, retries, say);
     Listing listing;
+    std::vector<std::string> left_out;
     const std::string revision_url = source.api("revision", source.revision);
     if (const auto answer = asker.ask(revision_url)) {
         const std::string commit =
@@ -231,12 +244,21 @@ inline Listing list_repository(const Source& source, const HttpOptions& http, un
             throw Error(Code::read, "the listing does not end", "check HF_ENDPOINT", {.path = source.origin()});
         if (listing.commit.empty() && is_hex(answer->commit, 40)) listing.commit = answer->commit;
         for (const detail::Json& entry : detail::parse_answer(answer->body, url, detail::Json::value_t::array)) {
-            if (detail::text_of(entry, "type") == "file")
-                listing.files.push_back(detail::read_entry(entry, source.repo));
+            if (detail::text_of(entry, "type") != "file") continue;
+            RemoteFile file = detail::read_entry(entry, source.repo);
+            if (is_own_path(file.path)) {
+                left_out.push_back(std::move(file.path));
+            } else {
+                listing.files.push_back(std::move(file));
+            }
         }
         url = detail::next_link(answer->link, url);
     }
     detail::check_names(listing.files, source.repo);
+    if (!left_out.empty()) {
+        say(std::to_string(left_out.size()) + " files are left out, k3-fetch uses such names itself; the first is " +
+            drivers::in_quotes(left_out.front()));
+    }
     return listing;
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -57,7 +58,8 @@ class Manifest {
                 for (const char* kind : {"sha256", "git-sha1"}) {
                     if (row.contains(kind)) file.digest = {kind, row.at(kind)};
                 }
-                if (!is_safe_path(file.path)) throw Error(Code::read, "", "");
+                if (!is_safe_path(file.path) || is_own_path(file.path)) throw Error(Code::read, "", "");
+                if (row.value("stale", false)) manifest.stale_.insert(file.path);
                 if (row.contains("verified_mtime_ns")) manifest.verified_[file.path] = row.at("verified_mtime_ns");
                 manifest.listing_.files.push_back(std::move(file));
             }
@@ -69,6 +71,7 @@ class Manifest {
         }
     }
 
+    /// Writes it where it differs from what is there: a full disk is no obstacle to a folder that is complete.
     /// Errors: Code::write.
     void save() const {
         nlohmann::ordered_json root = {{"version", 1},
@@ -82,10 +85,12 @@ class Manifest {
             if (file.digest) row[file.digest.kind] = file.digest.hex;
             if (const auto mark = verified_.find(file.path); mark != verified_.end())
                 row["verified_mtime_ns"] = mark->second;
+            if (is_stale(file)) row["stale"] = true;
             rows.push_back(std::move(row));
         }
-        replace_text(folder_ + "/" + kManifestName,
-                     root.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", Sync::yes);
+        const std::string path = folder_ + "/" + kManifestName;
+        const std::string text = root.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+        if (!is_there(path, text)) replace_text(path, text, Sync::yes);
     }
 
     const Source& source() const noexcept { return source_; }
@@ -98,7 +103,8 @@ class Manifest {
         return listing_.commit.empty() ? "none" : "commit:" + listing_.commit;
     }
 
-    /// Files found right before stay so if they are still to be the same. Of files without a digest nothing is known.
+    /// Files found right before stay so if they are still to be the same. Files without a digest that may be of another
+    /// commit become stale: their size says nothing.
     void adopt(const Manifest& before) {
         for (const RemoteFile& file : listing_.files) {
             const RemoteFile* old = before.find(file.path);
@@ -106,13 +112,20 @@ class Manifest {
             if (old != nullptr && mark != before.verified_.end() && old->size == file.size &&
                 before.identity(*old) == identity(file))
                 verified_.insert(*mark);
+            if (old == nullptr || file.digest || !Stamp::of(local(file))) continue;
+            const bool same_commit = !listing_.commit.empty() && listing_.commit == before.listing_.commit;
+            if (before.is_stale(*old) || (!same_commit && before.identity(*old) != identity(file)))
+                stale_.insert(file.path);
         }
     }
 
     /// `file` was read whole, or arrived whole, as it is now.
     void mark(const RemoteFile& file) {
         if (const auto stamp = Stamp::of(local(file))) verified_[file.path] = stamp->mtime_ns;
+        stale_.erase(file.path);
     }
+    /// What is there under its name was fetched as another version, and no digest can tell whether it is this one.
+    bool is_stale(const RemoteFile& file) const { return stale_.contains(file.path); }
     void unmark(const RemoteFile& file) { verified_.erase(file.path); }
     bool is_marked(const RemoteFile& file, const Stamp& stamp) const {
         const auto mark = verified_.find(file.path);
@@ -125,10 +138,21 @@ class Manifest {
     }
 
   private:
+    static bool is_there(const std::string& path, const std::string& text) {
+        const auto stamp = Stamp::of(path);
+        if (!stamp || stamp->size != text.size()) return false;
+        try {
+            return io::File::read_text(path, text.size()) == text;
+        } catch (const Error&) {
+            return false;
+        }
+    }
+
     std::string folder_;
     Source source_;
     Listing listing_;
     std::map<std::string, std::int64_t> verified_;
+    std::set<std::string> stale_;
 };
 
 /// The manifest as several threads see it. It is saved as files are found right, at most once a second, and by save().

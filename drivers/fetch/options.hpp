@@ -11,6 +11,7 @@
 
 #include "drivers/fetch/address.hpp"
 #include "drivers/fetch/http.hpp"
+#include "drivers/next_command.hpp"
 #include "drivers/sizes.hpp"
 #include "k3/core/error.hpp"
 
@@ -19,6 +20,7 @@ namespace k3::fetch {
 struct Options {
     std::string source_text, folder, revision, jobs_text = "8", piece_text = "64MiB", retries_text = "20",
                                                timeout_text = "30";
+    std::string program{};  // argv[0]: the other programs are beside it
     std::vector<std::string> include;
     bool verify_only = false, any_size = false, json = false, quiet = false;
     // From these and the environment:
@@ -26,7 +28,7 @@ struct Options {
     HttpOptions http{};
     unsigned jobs = 0, retries = 0;
     std::uint64_t piece = 0;
-    bool token_held_back = false;
+    bool token_held_back = false, other_hub = false;  // other_hub: HF_ENDPOINT is set
 };
 
 inline void declare(CLI::App& app, Options& options) {
@@ -77,6 +79,7 @@ inline std::string checked_token(std::string token) {
 /// What the words mean. Errors: Code::usage.
 inline void resolve(Options& options) {
     std::string hub = detail::environment("HF_ENDPOINT");
+    options.other_hub = !hub.empty();
     hub = checked_endpoint(hub.empty() ? "https://huggingface.co" : hub);
     options.source = parse_source(options.source_text, hub, options.revision);
     options.jobs = static_cast<unsigned>(drivers::parse_count("--jobs", options.jobs_text, 1, 64));
@@ -95,11 +98,28 @@ inline void resolve(Options& options) {
     while (options.folder.size() > 1 && options.folder.ends_with('/')) options.folder.pop_back();
 }
 
+namespace detail {
+
+/// The repository as a word that means the same where HF_ENDPOINT is not set.
+inline std::string source_word(const Options& options) {
+    if (!options.other_hub || options.source_text.find("://") != std::string::npos) return options.source_text;
+    const std::string address = options.source.endpoint + "/" + options.source.repo;
+    const Source read = parse_source(address, "", "");
+    const bool same = read.endpoint == options.source.endpoint && read.repo == options.source.repo;
+    return same ? address : options.source_text;
+}
+
+}  // namespace detail
+
 /// The command that does it again, with `more` words.
 inline std::string command(const Options& options, const std::vector<std::string>& more = {}) {
-    std::string text = "k3-fetch " + shell_word(options.source_text) + " " + shell_word(options.folder);
-    if (!options.revision.empty()) text += " --revision " + shell_word(options.revision);
-    for (const std::string& word : more) text += " " + shell_word(word);
+    std::string text = drivers::sibling(options.program, "k3-fetch");
+    std::vector<std::string> words = {detail::source_word(options), options.folder};
+    if (!options.revision.empty()) words.insert(words.end(), {"--revision", options.revision});
+    if (options.jobs_text != Options{}.jobs_text) words.insert(words.end(), {"--jobs", options.jobs_text});
+    if (options.any_size) words.emplace_back("--any-size");
+    words.insert(words.end(), more.begin(), more.end());
+    for (const std::string& word : words) text += " " + drivers::shell_word(word);
     return text;
 }
 

@@ -32,7 +32,8 @@ inline constexpr const char* kPartEnd = ".part";
 /// A descriptor of a file being written. Errors: Code::write, by PendingFile's words.
 class Output {
   public:
-    Output(const std::string& path, int flags) : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+    Output(const std::string& path, int flags)
+        : path_(path), fd_(::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0644)) {
         if (fd_ < 0) io::PendingFile::fail(path_, "cannot be created", errno);
     }
     Output(Output&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
@@ -79,10 +80,11 @@ inline void sync_folder_of(const std::string& path) {
 enum class Sync { no, yes };
 
 /// The text appears whole under its name. By way of NAME.new: one process at a time has the folder, and what a killed
-/// one left under that name is written over by the next.
+/// one, or anybody, left under that name is removed.
 inline void replace_text(const std::string& path, std::string_view text, Sync sync) {
     {
-        const Output file(path + ".new", O_WRONLY | O_CREAT | O_TRUNC);
+        ::unlink((path + ".new").c_str());
+        const Output file(path + ".new", O_WRONLY | O_CREAT | O_EXCL);
         file.append(text);
         if (sync == Sync::yes) file.sync();
     }

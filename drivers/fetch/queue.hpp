@@ -109,7 +109,7 @@ class Queue {
     /// The job is over; `rest` of its piece is still to be fetched, in one request with all that follows.
     void give_back(Item& item, std::optional<Range> rest = std::nullopt) {
         const std::lock_guard lock(guard_);
-        --item.active_;
+        if (--item.active_ == 0 && item.over) item.part.reset();  // the space of a dropped one is free then
         if (rest) {
             item.whole_ = true;
             item.todo_.push_front(*rest);

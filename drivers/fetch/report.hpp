@@ -13,6 +13,7 @@
 #include "drivers/fetch/local.hpp"
 #include "drivers/fetch/manifest.hpp"
 #include "drivers/fetch/options.hpp"
+#include "drivers/next_command.hpp"
 
 namespace k3::fetch {
 
@@ -45,7 +46,7 @@ inline std::string command_for(const Options& options, const std::vector<FileSta
 inline std::string next_command(const Options& options, const Outcome& outcome) {
     if (!std::ranges::all_of(*outcome.states, &FileState::good)) return command_for(options, *outcome.states);
     if (outcome.states->size() < outcome.manifest->listing().files.size()) return command(options);
-    return "k3 " + shell_word(options.folder) + " --prompt Hello";
+    return drivers::sibling(options.program, "k3") + " " + drivers::shell_word(options.folder) + " --prompt Hello";
 }
 
 }  // namespace detail

@@ -52,6 +52,7 @@ inline Verdict verdict(const Answer& answer) noexcept {
 /// "connection refused", "the server answers 404 (RepoNotFound: ...)": for the middle of a sentence.
 inline std::string reason(const Answer& answer) {
     if (answer.failure != CURLE_OK) return drivers::in_quotes(answer.failure_text);
+    if (!answer.misled.empty()) return answer.misled;
     std::string text = "the server answers " + std::to_string(answer.status);
     const std::string said = !answer.error_message.empty() ? answer.error_message : answer.error_code;
     return said.empty() ? text : text + ", " + drivers::in_quotes(said);

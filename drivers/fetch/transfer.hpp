@@ -123,7 +123,6 @@ class Transfer {
         item.part->finish();
         ledger_->mark(file);
         const std::size_t left = queue_.settle(item, file.digest ? State::verified : State::sized, "");
-        item.part.reset();  // last: a file without one that is not settled would be opened anew
         progress_->note(file.path + "  " + drivers::show_bytes(file.size) + "  " +
                         (file.digest ? file.digest.kind + " right" : "size right, no digest offered") + "  " +
                         std::to_string(left) + " to go");
@@ -193,7 +192,8 @@ class Transfer {
             if (++tries > (stubborn ? std::min(options_.retries, 2U) : options_.retries)) {
                 if (what == Verdict::unreachable) {
                     throw Error(Code::read, "no connection in " + std::to_string(tries) + " tries: " + why,
-                                "check the network and the proxy", {.path = origin});
+                                "check the network and the proxy",
+                                {.path = without_token(origin, options_.http->token)});
                 }
                 // Without a digest nothing would find what such a body left.
                 if (!attempt.objection.empty() && !item.file().digest) PartFile::drop(manifest_->local(item.file()));

@@ -31,6 +31,7 @@ class Hub:
     """`files`: path -> bytes. What a test sets while it runs:
     fault(Request) for requests of files -> None, or a dict of
         status=, headers=  answer so;      cut=N       close the connection after N bytes of the body
+        as_status=N        send the file, with this status
         whole=True         ignore ranges;  damage=N    flip a bit of byte N of the file
         html=True          a web page;     length=N    say that the file is N bytes longer than it is
         chunked=N          no length, and N bytes more (or fewer) than there are
@@ -190,7 +191,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return self.answer(416, b"", {"Content-Range": f"bytes */{size}"})
             begin += fault.get("shift", 0)
         body = bytes(data[begin:end])
-        self.send_response(206 if partial else 200)
+        self.send_response(fault.get("as_status", 206 if partial else 200))
         self.send_header("Content-Type", "application/octet-stream")
         if hub.says_commit or hub.redirect is None:
             self.send_header("X-Repo-Commit", hub.commit)

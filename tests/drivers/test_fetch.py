@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from hub_server import Declared, Hub
 from support import Skip, refused, run, small_disk
 
 FETCH = sys.argv[1]
+K3 = FETCH[:FETCH.rfind("/") + 1] + "k3"
 HOME = tempfile.mkdtemp(prefix="k3-fetch-test-")
 TOKEN = "hf_SECRETsecretSECRET"
 PIECE = 1 << 18
@@ -81,6 +83,16 @@ def until(condition):
         time.sleep(0.005)
 
 
+def command(hub, where, *more):
+    """How k3-fetch says that it may be run again."""
+    return shlex.join([FETCH, f"{hub.origin}/{hub.repo}", where, *more])
+
+
+def overwrite(where, path, data):
+    with open(os.path.join(where, path), "r+b") as file:
+        file.write(data)
+
+
 def contents(where):
     found = {}
     for root, _, names in os.walk(where):
@@ -118,7 +130,8 @@ def everything_comes_and_is_verified():
         where = folder("whole") + "/with blanks"
         out, err = good(hub, where, "--jobs", 4)
         manifest = whole(hub, where)
-        assert "every digest is right" in out and out.endswith(f"next: k3 '{where}' --prompt Hello\n"), out
+        assert "every digest is right" in out, out
+        assert out.endswith(f"next: {shlex.quote(K3)} '{where}' --prompt Hello\n"), out
         assert hub.commit in out
         for path in hub.files:
             assert re.search(re.escape(path) + "  .*right  ", err), (path, err)
@@ -264,7 +277,7 @@ def interrupted_it_says_how_to_go_on():
         out, err = process.communicate()
         assert process.returncode == 5 and time.monotonic() - began < 5, process.returncode
         last = err.decode().splitlines()[-1]
-        assert last.endswith(f"go on with: k3-fetch org/model {where} --include '*.safetensors'"), last
+        assert last.endswith("go on with: " + command(hub, where, "--include", "*.safetensors")), last
         held = durable(where)
         kept = sum(end - begin for spans in held.values() for begin, end in spans)
         kept += sum(len(data) for path, data in contents(where).items() if path in hub.files)
@@ -319,7 +332,7 @@ def the_token_stays_with_its_host():
             hub.redirect = redirect
             hub.forget()
             where = folder("token")
-            process = start(hub, where, HF_TOKEN=TOKEN)
+            process = start(hub, where, "--jobs", 2, HF_TOKEN=TOKEN)
             with open(f"/proc/{process.pid}/cmdline", "rb") as file:
                 assert TOKEN.encode() not in file.read()
             out, err = process.communicate()
@@ -352,6 +365,21 @@ def the_token_stays_with_its_host():
         assert code == 2 and "HF_TOKEN is valid" in err and "Invalid credentials" in err and TOKEN not in err, err
         code, out, err = fetch(hub, folder("token"))
         assert code == 2 and "set HF_TOKEN" in err, err
+        # Nor what the server makes of it.
+        for said in (f"no, {TOKEN}", "x" * 45 + TOKEN, TOKEN.lower() + TOKEN):
+            for header in ("X-Error-Message", "X-Error-Code"):
+                echo = {"status": 404, "headers": {header: said}}
+                hub.api_fault, hub.fault = lambda request: {**echo, "status": 418}, lambda request: None
+                code, out, err = fetch(hub, folder("token"), env={"HF_TOKEN": TOKEN})
+                assert code == 1 and "***" in err and TOKEN[:9].lower() not in (out + err).lower(), err
+                hub.api_fault, hub.fault = lambda request: None, lambda request: echo
+                code, out, err = fetch(hub, folder("token"), "--include", "*.json", env={"HF_TOKEN": TOKEN})
+                assert code == 1 and "***" in out and TOKEN[:9].lower() not in (out + err).lower(), (out, err)
+        hub.listed = {"x": {"type": "file", "path": f"{TOKEN}.txt", "size": 9}}
+        code, out, err = fetch(hub, folder("token"), env={"HF_TOKEN": TOKEN})
+        assert code == 1 and "***.txt" in out and TOKEN not in out + err, (out, err)
+        assert not any(TOKEN in path or TOKEN.encode() in data
+                       for path, data in contents(folder_kept("token")).items())
 
 
 def an_expired_address_is_asked_for_again():
@@ -391,7 +419,7 @@ def lies_about_length_are_found():
                 hub.fault = lambda request: fault if request.path == path else None
                 code, out, err = fetch(hub, where, "--retries", 0, "--include", path)
                 assert code == 1 and re.search(f"failed +{re.escape(path)}: .*{words}", out), (fault, code, out, err)
-                assert f"fetch them with: k3-fetch org/model {where} --include {path}\n" in out, out
+                assert f"fetch them with: {command(hub, where, '--include', path)}\n" in out, out
                 assert not os.path.exists(os.path.join(where, path))
             hub.fault = lambda request: None  # and without a digest nothing of the lie is left to be taken for good
             good(hub, where, "--include", path)
@@ -460,7 +488,7 @@ def statuses_are_answered_with_patience_or_an_end():
             where = folder("statuses")
             got, out, err = fetch(hub, where, "--retries", 1, "--include", "config.json", "--include", "tiktoken.model")
             assert got == code and word in out + err, (status, got, out, err)
-            assert got == 1 or "go on with: k3-fetch" in err
+            assert got == 1 or "go on with: " + command(hub, where) in err
         hub.fault = lambda request: {"status": 404} if request.path == "tiktoken.model" else None
         code, result, _ = summary(hub, folder("statuses"))
         bad = [row["path"] for row in result["files"] if row["state"] != "verified"]
@@ -494,7 +522,7 @@ def listings_that_are_none_are_refused():
         turns_down(1, "redirects")
         hub.api_fault = lambda request: None
         for name in ("../evil", "/etc/evil", "a/../../evil", "a//b", "a/", "", ".", "nul\0", "line\nbreak",
-                     "back\\slash", "k3-fetch.json", "x.part", "x.part.journal", "n" * 300):
+                     "back\\slash", "n" * 300):
             hub.listed = {name: {"type": "file", "path": name, "size": 3, "oid": "0" * 40}}
             turns_down(2, "safely")
         for entry in ({"type": "file", "path": "a"}, {"type": "file", "path": "a", "size": -1},
@@ -513,6 +541,12 @@ def listings_that_are_none_are_refused():
                       [hub.repo, where, "--piece", "1"]):
             refused(run(FETCH, *words, env=environment(hub)), 2)
         refused(run(FETCH, hub.repo, where, env=environment(HF_ENDPOINT="not an address")), 2, "HF_ENDPOINT")
+        for words, endpoint in ((["http://me:hidden@host/a/b"], hub.origin), (["me:hidden@host/a/b"], hub.origin),
+                                (["http://me:hid/hidden@host"], hub.origin), (["a/b"], "https://me:hidden@host"),
+                                (["a/b"], "me:hidden@host")):
+            result = run(FETCH, *words, where, env=environment(HF_ENDPOINT=endpoint))
+            refused(result, 2, "@host")
+            assert "hid" not in result[2], result
     refused(run(FETCH, "org/model", where, "--quiet", "--retries", 1, env=environment(HF_ENDPOINT=hub.origin)), 1,
             "2 tries", hub.origin)
 
@@ -555,15 +589,19 @@ def verify_only_reads_everything_and_fetches_nothing():
         assert code == 1 and hub.log == [], (code, out, err)
         assert f"damaged  {shard}: its sha256 is" in out and "damaged  tiktoken.model: has 7 bytes" in out, out
         assert "missing  empty.txt" in out and "3 of 7 files are missing or damaged" in out, out
-        command = re.search("fetch them with: k3-fetch (.*)\n", out).group(1)
-        assert command == f"org/model {where} --include empty.txt --include {shard} --include tiktoken.model", command
-        code, out, err = run(FETCH, *command.split(), env=environment(hub))
+        again = re.search("fetch them with: (.*)\n", out).group(1)
+        assert again == command(hub, where, "--include", "empty.txt", "--include", shard, "--include",
+                                "tiktoken.model"), again
+        code, out, err = run(*shlex.split(again), env=environment())  # also where HF_ENDPOINT is not set
         assert code == 0, (code, out, err)
         assert {path for path, _ in hub.of_files()} >= {shard, "tiktoken.model"}
         whole(hub, where)
-        # Without a manifest the hub is asked.
+        # Without a manifest the hub is asked, and with one that cannot be read, which is said.
         os.remove(os.path.join(where, "k3-fetch.json"))
         assert "every digest is right" in good(hub, where, "--verify-only")[0]
+        os.truncate(os.path.join(where, "k3-fetch.json"), 100)
+        out, err = good(hub, where, "--verify-only")
+        assert "k3-fetch.json is damaged" in err and "every digest is right" in out, err
 
 
 def patterns_choose_files():
@@ -571,7 +609,9 @@ def patterns_choose_files():
         where = folder("include")
         out, _ = good(hub, where, "--include", "*.json", "--include", "*notes*")
         assert set(contents(where)) == {"k3-fetch.json", "config.json", "extra/notes with blanks & more.md"}
-        assert out.endswith(f"next: k3-fetch org/model {where}\n"), out
+        assert out.endswith(f"next: {command(hub, where)}\n"), out
+        out, _ = good(hub, where, "--include", "*.json", "--jobs", 3, "--any-size", "--revision", "main")
+        assert out.endswith(f"next: {command(hub, where, '--revision', 'main', '--jobs', '3', '--any-size')}\n"), out
         code, out, err = fetch(hub, where, "--include", "*.gguf")
         assert code == 2 and "matches" in err, err
         good(hub, where)
@@ -621,12 +661,133 @@ def without_digests_sizes_are_all_there_is():
         hub.forget()
         good(hub, where)
         assert hub.of_files() == []
+        # Of another commit, of the same size: nothing says that they are the same.
+        shard = "model-00001-of-000001.safetensors"
+        hub.commit = "beef" + "1" * 36
+        hub.files[shard] = random.Random(9).randbytes(len(hub.files[shard]))
+        good(hub, where, "--include", "config.json")
+        code, out, err = fetch(hub, where, "--verify-only")
+        assert code == 1 and f"missing  {shard}: is of another version" in out, (code, out, err)
+        assert contents(where)[shard] != hub.files[shard]
+        good(hub, where)
+        whole(hub, where)
+        hub.forget()
+        good(hub, where)
+        assert hub.of_files() == []
+
+
+def answers_with_other_statuses_are_no_files():
+    with Hub(model(shards=1)) as hub:
+        for hub.digests in (True, False):
+            for status in (201, 202, 203):
+                where = folder("no-files")
+                hub.fault = lambda request: {"as_status": status} if request.path == "tiktoken.model" else None
+                code, result, err = summary(hub, where, "--include", "t*", "--include", "c*")
+                states = {row["path"]: row["state"] for row in result["files"]}
+                assert code == 1 and states["tiktoken.model"] == "failed" and f"answers {status}" in err, (result, err)
+                assert result["received_bytes"] == 9 and not durable(where).get("tiktoken.model"), result
+
+
+def damaged_files_lose_their_name_at_once():
+    with Hub(model(shards=1)) as hub:
+        where = folder("names")
+        good(hub, where)
+        overwrite(where, "config.json", b"wrong")
+        os.truncate(os.path.join(where, "tiktoken.model"), 7)
+        hub.fault = lambda request: {"status": 404}
+        before = contents(where)
+        assert fetch(hub, where, "--verify-only")[0] == 1
+        after = contents(where)
+        assert {**before, "k3-fetch.json": 0} == {**after, "k3-fetch.json": 0}, "--verify-only changes nothing"
+        assert fetch(hub, where)[0] == 1
+        assert not {"config.json", "tiktoken.model"} & set(contents(where)), contents(where).keys()
+        hub.fault = lambda request: None
+        good(hub, where)
+        whole(hub, where)
+
+
+def files_that_cannot_be_read_are_fetched_again():
+    os.chmod(HOME, 0o755)
+    fetch_program = shutil.copy(FETCH, os.path.join(HOME, "for-nobody"))
+    other = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    with Hub(model(shards=1)) as hub:
+        where = folder("unreadable")
+        good(hub, where)
+        for path in ("config.json", "tiktoken.model"):
+            os.utime(os.path.join(where, path))
+        for root, _, names in os.walk(where):
+            for path in [root] + [os.path.join(root, name) for name in names]:
+                if other:
+                    os.chown(path, 65534, 65534)
+        for path in ("config.json", "tiktoken.model"):
+            os.chmod(os.path.join(where, path), 0)
+        words = [fetch_program, hub.repo, where]
+        code, out, err = run(*words, "--verify-only", env=environment(hub), **other)
+        out = out.decode()
+        assert code == 1 and "2 of 5 files are missing or damaged" in out, (code, out, err)
+        for path in ("config.json", "tiktoken.model"):
+            assert re.search(f"damaged +{path}: cannot be opened: Permission", out), out
+        code, out, err = run(*words, env=environment(hub), **other)
+        assert code == 0, (code, out, err)
+        whole(hub, where)
+
+
+def names_of_its_own_are_left_out():
+    with Hub(model(shards=1)) as hub:
+        names = ("k3-fetch.json", "k3-fetch.json.new/x", "x.part", "a/x.part.journal", "config.json.part/deep/x")
+        hub.listed = {name: {"type": "file", "path": name, "size": 3, "oid": "0" * 40} for name in names}
+        where = folder("own-names")
+        out, err = good(hub, where)
+        assert "5 files are left out" in err and "k3-fetch.json" in err, err
+        whole(hub, where)
+        assert "every digest is right" in good(hub, where, "--verify-only")[0]
+
+
+def a_redirect_that_leads_nowhere_costs_one_file():
+    with Hub(model(shards=1)) as hub:
+        for location, word in (("ftp://host/file", "not a web address"),
+                               (f"{hub.origin}/org/model/resolve/{hub.commit}/config.json", "more than 10 redirects")):
+            answer = {"status": 302, "headers": {"Location": location}}
+            hub.fault = lambda request: answer if request.path == "config.json" else None
+            code, result, err = summary(hub, folder("nowhere"))
+            bad = [row for row in result["files"] if row["state"] != "verified"]
+            assert code == 1 and [row["path"] for row in bad] == ["config.json"] and word in bad[0]["why"], (bad, err)
+
+
+def the_space_of_a_dropped_file_is_free_at_once():
+    with Hub(model(shards=1)) as hub:
+        hub.fault = lambda request: {"damage": 5} if request.path in ("config.json", "tiktoken.model") else None
+        hub.bytes_per_second = 3e5
+        process = start(hub, folder("dropped"), "--jobs", 1)
+        until(lambda: any("safetensors" in path for path, _ in hub.of_files()))
+        folder_of = f"/proc/{process.pid}/fd"
+        opened = [os.readlink(os.path.join(folder_of, fd)) for fd in os.listdir(folder_of)]
+        process.kill()
+        process.communicate()
+        assert any("safetensors.part" in path for path in opened), opened
+        assert not any("(deleted)" in path for path in opened), opened
+
+
+def links_that_were_planted_are_not_followed():
+    with Hub(model(shards=1)) as hub:
+        where, prey = folder("planted"), os.path.join(HOME, "prey")
+        os.mkdir(where)
+        for name in ("k3-fetch.json.new", "config.json.part.journal.new", "config.json.part"):
+            with open(prey, "w") as file:
+                file.write("mine")
+            os.symlink(prey, os.path.join(where, name))
+        good(hub, where)
+        whole(hub, where)
+        with open(prey) as file:
+            assert file.read() == "mine"
 
 
 def a_disk_that_is_too_small_is_refused_first():
     with Hub(model()) as hub, small_disk(folder("small"), "3m") as disk:
-        refusal(fetch(hub, disk, "--quiet"), 2, "free", "go on with: k3-fetch")
-        assert hub.of_files() == []
+        refusal(fetch(hub, disk, "--quiet"), 2, "free", "go on with: " + command(hub, disk))
+        assert hub.of_files() == [] and not os.listdir(disk)
+        refusal(fetch(hub, disk + "/new/folder", "--quiet"), 2, "free")
+        assert not os.listdir(disk), "a folder is left where nothing was fetched"
     with Hub(model()) as hub, small_disk(folder("small"), "24m") as disk:
         # It fills up while the first file comes.
         def fill(request):
@@ -638,11 +799,26 @@ def a_disk_that_is_too_small_is_refused_first():
                     pass
         hub.fault = fill
         code, out, err = fetch(hub, disk, "--jobs", 1)
-        assert code == 3 and "No space left" in err and "go on with: k3-fetch" in err, (code, err)
+        assert code == 3 and "No space left" in err and "go on with: " + command(hub, disk) in err, (code, err)
         hub.fault = lambda request: None
         os.remove(os.path.join(disk, "filler"))
         good(hub, disk)
         whole(hub, disk)
+        # Where all is there no space is wanted, and a damaged file makes room for itself.
+        fill(None)
+        out, _ = good(hub, disk)
+        assert "every digest is right" in out
+        os.remove(os.path.join(disk, "filler"))
+        with open(os.path.join(disk, "filler"), "wb") as file:
+            free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+            os.posix_fallocate(file.fileno(), 0, free - (16 << 20) - SHARD // 2)
+        shard = "model-00001-of-000003.safetensors"
+        for damage in (lambda: overwrite(disk, shard, b"damage"),
+                       lambda: os.truncate(os.path.join(disk, shard), SHARD - 1000)):
+            damage()
+            good(hub, disk)
+            with open(os.path.join(disk, shard), "rb") as file:
+                assert file.read() == hub.files[shard]
 
 
 def the_release_has_its_published_sizes():
@@ -739,7 +915,7 @@ def https_is_checked_and_stays_https():
 
 def help_has_an_example_and_the_exit_codes():
     code, out, _ = run(FETCH, "--help")
-    for word in (b"Example:", b"Exit codes:", b"--verify-only", b"HF_TOKEN"):
+    for word in (b"Example:", b"Exit codes:", b"--verify-only", b"HF_TOKEN", b"given again [all]"):
         assert code == 0 and word in out
     assert run(FETCH, "--version")[1].startswith(b"k3-fetch ")
 
@@ -776,6 +952,13 @@ try:
         patterns_choose_files,
         a_branch_that_moves_mixes_nothing,
         without_digests_sizes_are_all_there_is,
+        answers_with_other_statuses_are_no_files,
+        damaged_files_lose_their_name_at_once,
+        files_that_cannot_be_read_are_fetched_again,
+        names_of_its_own_are_left_out,
+        a_redirect_that_leads_nowhere_costs_one_file,
+        the_space_of_a_dropped_file_is_free_at_once,
+        links_that_were_planted_are_not_followed,
         a_disk_that_is_too_small_is_refused_first,
         the_release_has_its_published_sizes,
         a_slow_server_is_given_up_and_asked_again,
