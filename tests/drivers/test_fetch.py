@@ -380,6 +380,11 @@ def the_token_stays_with_its_host():
         assert code == 1 and "***.txt" in out and TOKEN not in out + err, (out, err)
         assert not any(TOKEN in path or TOKEN.encode() in data
                        for path, data in contents(folder_kept("token")).items())
+        hub.listed = {}
+        hub.fault = lambda request: {"status": 302, "headers": {"Location": f"http://{TOKEN}.localhost:1/"}}
+        code, out, err = fetch(hub, folder("token"), "--retries", 0, env={"HF_TOKEN": TOKEN})
+        assert code == 1 and "no connection" in err and TOKEN.lower() not in (out + err).lower(), err
+        assert err.count("***") >= 2, err
 
 
 def an_expired_address_is_asked_for_again():
