@@ -99,11 +99,12 @@ inline std::vector<FileState> glance_at(const Manifest& manifest, const std::vec
 inline bool is_unread(const FileState& state) { return state.state == State::wrong_digest && state.why.empty(); }
 
 /// Files of another size or version lose their names.
-inline void remove_wrong(const Manifest& manifest, const std::vector<FileState>& states) {
+inline void remove_wrong(const Manifest& manifest, const std::vector<FileState>& states, Progress& progress) {
     for (const FileState& state : states) {
         if (state.good() || is_unread(state) || state.state == State::unreadable) continue;
         const std::string path = manifest.local(*state.file);
-        if (Stamp::of(path)) ::unlink(path.c_str());
+        if (Stamp::of(path) && ::unlink(path.c_str()) == 0)
+            progress.note(state.file->path + ": " + state.why + "; removed");
     }
 }
 
@@ -129,6 +130,7 @@ inline void read_unread(const Manifest& manifest, Ledger& ledger, std::vector<Fi
         FileState& state = states[unread[i]];
         const RemoteFile& file = *state.file;
         const std::string path = manifest.local(file);
+        bool removed = false;
         try {
             const std::string found = digest_of(path, file.digest.kind, from, stop, [&](std::uint64_t n) {
                 done += n;
@@ -139,14 +141,14 @@ inline void read_unread(const Manifest& manifest, Ledger& ledger, std::vector<Fi
                 return ledger.mark(file);
             }
             state.why = wrong_digest_text(file.digest, found);
-            if (purpose == Purpose::fetch) ::unlink(path.c_str());
+            removed = purpose == Purpose::fetch && ::unlink(path.c_str()) == 0;
         } catch (const Error& error) {
             if (error.code() != Code::read) throw;
             state.state = State::unreadable;
             state.why = error.message();
         }
         ledger.unmark(file);
-        progress.note(file.path + ": " + state.why);
+        progress.note(file.path + ": " + state.why + (removed ? "; removed" : ""));
     });
     progress.end();
 }

@@ -704,7 +704,8 @@ def damaged_files_lose_their_name_at_once():
         assert fetch(hub, where, "--verify-only")[0] == 1
         after = contents(where)
         assert {**before, "k3-fetch.json": 0} == {**after, "k3-fetch.json": 0}, "--verify-only changes nothing"
-        assert fetch(hub, where)[0] == 1
+        code, out, err = fetch(hub, where)
+        assert code == 1 and len(re.findall("k3-fetch: (config.json|tiktoken.model): .*; removed", err)) == 2, err
         assert not {"config.json", "tiktoken.model"} & set(contents(where)), contents(where).keys()
         hub.fault = lambda request: None
         good(hub, where)
