@@ -5,8 +5,9 @@
 # shellcheck disable=SC2034
 {
     K3_BUILD_PACKAGES=(g++ meson ninja-build pkg-config python3 libxsimd-dev libsimdjson-dev nlohmann-json3-dev
-                       libcli11-dev libpcre2-dev liburing-dev libcurl4-openssl-dev libssl-dev ca-certificates)
-    K3_TEST_PACKAGES=(git binutils clang clang-format libomp-dev doctest-dev libeigen3-dev)
+                       libcli11-dev libpcre2-dev liburing-dev libcurl4-openssl-dev libssl-dev libeigen3-dev
+                       ca-certificates)
+    K3_TEST_PACKAGES=(git binutils clang clang-format libomp-dev doctest-dev)
     K3_AARCH64_PACKAGES=(g++-aarch64-linux-gnu qemu-user)
     # Read by tests/support/aarch64.sh: unpacked beside the build, never installed.
     K3_AARCH64_SYSROOT_PACKAGES=(libxsimd-dev libsimdjson-dev libsimdjson14 nlohmann-json3-dev libcli11-dev libpcre2-dev
