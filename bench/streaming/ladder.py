@@ -10,9 +10,10 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../../tests/drivers"))
+sys.path[:0] = [os.path.join(HERE, "../../tests/drivers"), os.path.join(HERE, "../../docs/images")]
 
 from disk_probe import DiskProbe  # noqa: E402
+from draw import Picture  # noqa: E402
 from memory_cgroup import MemoryCgroup, Unavailable  # noqa: E402
 
 COLUMNS = [
@@ -56,9 +57,10 @@ one was above its memory, or failed.""",
 example:
   k3-synth --like-release --out /data/rel
   bench/streaming/ladder.py --k3 build/drivers/k3 --model /data/rel --rungs 2G,3G,4G,6G,8G,10G \\
-      --tsv docs/data/ladder.tsv --svg docs/images/ladder.svg""")
-    parser.add_argument("--k3", required=True, metavar="PATH", help="the program")
-    parser.add_argument("--model", required=True, metavar="DIR", help="the checkpoint, on the disk to be measured")
+      --tsv docs/data/ladder.tsv --svg docs/images/ladder.svg
+  bench/streaming/ladder.py --from-tsv docs/data/ladder.tsv --svg docs/images/ladder.svg""")
+    parser.add_argument("--k3", metavar="PATH", help="the program")
+    parser.add_argument("--model", metavar="DIR", help="the checkpoint, on the disk to be measured")
     parser.add_argument("--rungs", default="2G,3G,4G,6G,8G,10G", help="values of --memory [%(default)s]")
     parser.add_argument("--splits", default="", metavar="M:T:C,...",
                         help="also these: --memory M with --trunk-gb T and --cache-gb C, as in 6G:4:1,6G:3:2 [none]; "
@@ -75,7 +77,13 @@ example:
     parser.add_argument("--extra", default="", help="more options for k3, separated by spaces, as '--reader threads'")
     parser.add_argument("--tsv", metavar="FILE", help="write the table here")
     parser.add_argument("--svg", metavar="FILE", help="draw it here")
+    parser.add_argument("--title", default="Seconds a token by memory", help="of the picture [%(default)s]")
+    parser.add_argument("--from-tsv", metavar="FILE", help="run nothing: draw --svg again from a table that --tsv wrote")
     chosen = parser.parse_args()
+    if chosen.from_tsv and not chosen.svg:
+        parser.error("--from-tsv: give --svg too")
+    if not chosen.from_tsv and not (chosen.k3 and chosen.model):
+        parser.error("give --k3 and --model")
     if chosen.gen < 3:
         parser.error("--gen: less than 3 has no steady step")
     if chosen.repeat < 1:
@@ -173,61 +181,81 @@ def rungs_of(chosen):
 # -------------------------------------------------------------------------------------------------------------- picture
 
 
+def ticks(most):
+    step = 10 ** len(str(int(most))) / 10 if most >= 1 else 0.1
+    step = next(step * f for f in (0.1, 0.2, 0.5, 1, 2, 5, 10) if most / (step * f) <= 8)
+    return [n * step for n in range(int(most / step) + 1)]
+
+
 def picture(rows, compute, title):
-    """Seconds a token over memory: measured, and what the disk and the arithmetic allow. White behind it: it is read on
-    dark pages too."""
-    width, height, left, right, top, bottom = 720, 360, 64, 24, 56, 52
+    """Seconds a token over memory: measured, and what the disk and the arithmetic allow."""
+    drawn = Picture(760, 400, title)
+    left, right, top, bottom = 60, 736, 84, 344
     points = sorted((row for row in rows if ":" not in row["rung"]), key=lambda row: row["memory"])
     splits = [row for row in rows if ":" in row["rung"]]
-    most_x = max(row["memory"] for row in rows) / 1e9 * 1.04
-    most_y = max(max(row["s_token"], row["io_s"]) for row in rows) * 1.1
-    x = lambda value: left + value / 1e9 / most_x * (width - left - right)  # noqa: E731
-    y = lambda value: height - bottom - value / most_y * (height - top - bottom)  # noqa: E731
-    body = []
+    most_x = max(row["memory"] for row in rows) / 1e9 * 1.08
+    most_y = max(max(row["s_token"], row["io_s"]) for row in rows) * 1.08
 
-    def text(at_x, at_y, words, anchor="middle", style="font-size=\"12\""):
-        words = str(words).replace("&", "&amp;").replace("<", "&lt;")
-        body.append(f'<text x="{at_x:.1f}" y="{at_y:.1f}" text-anchor="{anchor}" {style}>{words}</text>')
+    def at(memory, seconds):
+        return left + memory / 1e9 / most_x * (right - left), bottom - seconds / most_y * (bottom - top)
 
-    def line(pairs, style):
-        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in pairs)
-        body.append(f'<polyline points="{path}" fill="none" {style}/>')
-
-    def dot(row, style):
-        body.append(f'<circle cx="{x(row["memory"]):.1f}" cy="{y(row["s_token"]):.1f}" r="3.5" {style}/>')
-
-    def ticks(most):
-        step = 10 ** len(str(int(most))) / 10 if most >= 1 else 0.1
-        step = next(step * f for f in (0.1, 0.2, 0.5, 1, 2, 5, 10) if most / (step * f) <= 8)
-        return [n * step for n in range(int(most / step) + 1)]
-    text(16, 24, title, "start", 'font-size="14"')
-    for value in ticks(most_y):
-        line([(left, y(value)), (width - right, y(value))], 'stroke="#ddd"')
-        text(left - 6, y(value) + 4, f"{value:g}", "end", 'font-size="11"')
-    for value in ticks(most_x):
-        text(x(value * 1e9), height - bottom + 16, f"{value:g}", style='font-size="11"')
-    text((left + width - right) / 2, height - 14, "memory, 10^9 bytes")
-    text(left - 48, top - 14, "seconds a token", "start")
-    line([(x(row["memory"]), y(row["io_s"])) for row in points], 'stroke="#b00" stroke-dasharray="5 3"')
-    text(width - right, top + 4, "dashed red: what the disk allows", "end", 'font-size="11" fill="#b00"')
+    drawn.text(20, 28, title, size=16, bold=True)
+    entries = [("blue", False, "measured"), ("orange", True, "what the disk allows")]
     if compute:
-        line([(left, y(compute)), (width - right, y(compute))], 'stroke="#777" stroke-dasharray="2 3"')
-        text(width - right, top + 20, "dotted: computing alone", "end", 'font-size="11" fill="#555"')
-    line([(x(row["memory"]), y(row["s_token"])) for row in points], 'stroke="#08519c" stroke-width="2"')
+        entries.append(("grey", True, "computing alone"))
+    for i, (colour, dashed, words) in enumerate(entries):
+        drawn.line([(20 + 190 * i, 50), (44 + 190 * i, 50)], colour, 2, dashed)
+        drawn.text(50 + 190 * i, 54, words)
+    if splits:
+        x = 32 + 190 * len(entries)
+        drawn.dot(x, 50, "blue", hollow=True)
+        drawn.text(x + 10, 54, "other splits")
+    for value in ticks(most_y):
+        y = at(0, value)[1]
+        drawn.line([(left, y), (right, y)], "grid")
+        drawn.text(left - 8, y + 4, f"{value:g}", "soft", 11, "end")
+    for value in ticks(most_x):
+        drawn.text(at(value * 1e9, 0)[0], bottom + 18, f"{value:g}", "soft", 11, "middle")
+    drawn.text(20, 76, "seconds a token", "soft")
+    drawn.text((left + right) / 2, bottom + 40, "memory, 10^9 bytes", "soft", 12, "middle")
+    drawn.line([at(row["memory"], row["io_s"]) for row in points], "orange", 2, dashed=True)
+    if compute:
+        drawn.line([at(0, compute), (right, at(0, compute)[1])], "grey", 2, dashed=True)
+    for row in points:  # to the right of the point, where a curve that falls leaves room; other lines give way
+        x, y = at(row["memory"], row["s_token"])
+        words = f"{row['s_token']:#.3g}"
+        drawn.box(x + 7, y - 15, 6 * len(words) + 3, 12, "paper")
+        drawn.text(x + 8, y - 5, words, size=11)
+    drawn.line([at(row["memory"], row["s_token"]) for row in points], "blue", 2.5)
     for row in points:
-        dot(row, 'fill="#08519c"')
-        text(x(row["memory"]), y(row["s_token"]) - 8, f"{row['s_token']:.3g}", style='font-size="11" fill="#08519c"')
-    text(width - right, top + 36, "blue: measured" + (", open: other splits" if splits else ""), "end",
-         'font-size="11" fill="#08519c"')
+        drawn.dot(*at(row["memory"], row["s_token"]), "blue")
     for row in splits:
-        dot(row, 'fill="none" stroke="#08519c"')
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            'font-family="sans-serif" fill="#222">\n<rect width="100%" height="100%" fill="#fff"/>\n' +
-            "\n".join(body) + "\n</svg>\n")
+        drawn.dot(*at(row["memory"], row["s_token"]), "blue", hollow=True)
+    return drawn.finish()
+
+
+def read_table(path):
+    with open(path, encoding="utf-8") as file:
+        names, *rows = [line.rstrip("\n").split("\t") for line in file]
+    missing = [name for name, _ in COLUMNS if name not in names]
+    if missing:
+        sys.exit(f"ladder: {path} has no column {missing[0]}; give a table that --tsv wrote")
+    numbers = {"memory", "s_token", "io_s", "wait"}
+    return [{name: float(word) if name in numbers else word for name, word in zip(names, row)} for row in rows]
+
+
+def redraw(chosen):
+    rows = read_table(chosen.from_tsv)
+    resident = [row["s_token"] * (1 - row["wait"]) for row in rows if row["rung"] == "resident"]
+    with open(chosen.svg, "w", encoding="utf-8") as file:
+        file.write(picture(rows, chosen.compute or (resident[0] if resident else None), chosen.title))
+    return 0
 
 
 def main():
     chosen = options()
+    if chosen.from_tsv:
+        return redraw(chosen)
     chosen.k3, chosen.model = os.path.abspath(chosen.k3), os.path.abspath(chosen.model)
     for path in filter(None, (chosen.tsv, chosen.svg)):
         folder = os.path.dirname(os.path.abspath(path))
@@ -264,11 +292,8 @@ def main():
             for row in [{name: name for name, _ in COLUMNS}, *rows]:
                 file.write("\t".join(shown(row[name]) for name, _ in COLUMNS) + "\n")
     if chosen.svg and rows:
-        shape = next(rung for rung in rungs if rung.runs).runs[0]["config"]
-        title = (f"k3: {shape['num_hidden_layers']} layers, {shape['num_experts']} experts, "
-                 f"hidden {shape['hidden_size']}, one token at a time")
         with open(chosen.svg, "w", encoding="utf-8") as file:
-            file.write(picture(rows, compute, title))
+            file.write(picture(rows, compute, chosen.title))
     return code
 
 

@@ -35,6 +35,10 @@ class Picture:
         dash = ' stroke-dasharray="5 3"' if dashed else ""
         self.body.append(f'<polyline class="l-{colour}" stroke-width="{width:g}"{dash} points="{path}"/>')
 
+    def dot(self, x, y, colour, hollow=False):
+        shape = f'class="l-{colour}" stroke-width="1.5"' if hollow else f'class="{colour}"'
+        self.body.append(f'<circle {shape} cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>')
+
     def text(self, x, y, words, colour="ink", size=12, anchor="start", bold=False):
         words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         weight = ' font-weight="bold"' if bold else ""

@@ -12,6 +12,7 @@ import sys
 import checks
 
 CAPACITY = "5%,10%,20%,30%,40%,50%,60%,70%,80%,90%,100%"
+LADDER = "Seconds a token by memory: 5 layers of the release's widths"
 LARGEST = 40000  # bytes: a page loads several
 
 
@@ -22,6 +23,14 @@ def main():
     drawn = subprocess.run([sys.executable, os.path.join(images, "draw.py"), "--check"], capture_output=True, text=True)
     report.check("the pictures are what docs/images/draw.py draws",
                  [] if drawn.returncode == 0 else drawn.stdout.splitlines() or [drawn.stderr.strip()])
+    ladder = os.path.join(args.build, "ladder.svg")
+    drawn = subprocess.run([sys.executable, os.path.join(args.source, "bench/streaming/ladder.py"), "--title", LADDER,
+                            "--from-tsv", os.path.join(args.source, "docs/data/ladder.tsv"), "--svg", ladder],
+                           capture_output=True, text=True)
+    same = drawn.returncode == 0 and \
+        checks.read(args.build, "ladder.svg") == checks.read(args.source, "docs/images/ladder.svg")
+    report.check("the ladder is what bench/streaming/ladder.py draws from its table",
+                 [] if same else [drawn.stderr.strip() or "draw it again: docs/BENCHMARKING.md#streaming has the command"])
     pictures = sorted(name for name in os.listdir(images) if name.endswith(".svg"))
     report.check("no picture is large",
                  [name for name in pictures if os.path.getsize(os.path.join(images, name)) > LARGEST])
