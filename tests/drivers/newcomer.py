@@ -75,7 +75,7 @@ def follow_the_page(home, left_out):
                 assert code == -signal.SIGKILL and err, f"nothing was said within a second: {err!r}"
                 hub.bytes_per_second = None
             code, out, err = shell(command, home, environment)
-            if "--chat" in line and left_out == "k3-fetch":  # the page says so: random weights do not keep to the format
+            if "--chat" in line and left_out == "k3-fetch":  # the page says so
                 assert code == 0 or (code == 1 and "of the reply: " in err), f"$ {line}\nexit code {code}\n{err}"
                 continue
             assert code == 0, f"$ {line}\nexit code {code}\n{out}\n{err}"
