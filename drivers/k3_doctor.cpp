@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -66,11 +67,20 @@ std::string parse_arch(const std::string& text) {
                 "this CPU has " + names);
 }
 
+/// As k3-fetch has it.
+std::string hub_of_environment() {
+    const char* const given = std::getenv("HF_ENDPOINT");
+    std::string hub = given == nullptr || *given == 0 ? "https://huggingface.co" : given;
+    while (hub.ends_with('/')) hub.pop_back();
+    return hub;
+}
+
 doctor::Options options_of(const Arguments& args, const char* program) {
     using k3::drivers::parse_count;
     doctor::Options options;
     options.model_dir = args.model;
     options.program = program;
+    options.hub = hub_of_environment();
     options.scratch_dir = args.scratch;
     options.memory_word = args.memory;
     options.threads_word = args.threads;

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "drivers/doctor/disk.hpp"
+#include "drivers/doctor/folder.hpp"
 #include "drivers/doctor/machine.hpp"
 #include "drivers/doctor/products.hpp"
 #include "drivers/forecast/forecast.hpp"
 #include "drivers/forecast/planned.hpp"
 #include "drivers/next_command.hpp"
+#include "drivers/release_size.hpp"
 #include "k3/core/error.hpp"
 
 namespace k3::doctor {
@@ -25,6 +27,7 @@ namespace forecast = k3::forecast;
 struct Options {
     std::string model_dir{};  // empty: the machine alone, and what it could do with the release
     std::string program{};    // argv[0]: the other programs are beside it
+    std::string hub{};        // HF_ENDPOINT, or its default: where k3-fetch takes OWNER/NAME from
     std::string scratch_dir{};
     std::optional<std::uint64_t> memory{};
     std::string memory_word{}, arch_word{}, threads_word{};  // as given, for the next command
@@ -47,6 +50,7 @@ struct Diagnosis {
     Disk disk{};
     std::optional<forecast::Planned> model{};
     bool released = false;  // `model` is the release, which is not there
+    Folder folder{};        // what lies there
     std::size_t holey_shards = 0;
     bool text = false;  // a tokenizer is there
     Expectation expectation{};
@@ -65,17 +69,10 @@ inline std::vector<std::string> shards_of(const std::string& dir) {
     std::error_code failed;
     for (std::filesystem::directory_iterator at(dir, failed), end; !failed && at != end; at.increment(failed)) {
         const std::string name = at->path().filename().string();
-        if (name.starts_with("model") && name.ends_with(".safetensors")) shards.push_back(at->path().string());
+        if (is_shard_name(name)) shards.push_back(at->path().string());
     }
     std::sort(shards.begin(), shards.end());
     return shards;
-}
-
-/// By the names of its shards: the rest may be damaged.
-inline bool is_release(const std::string& dir) {
-    const std::vector<std::string> shards = shards_of(dir);
-    return std::any_of(shards.begin(), shards.end(),
-                       [](const std::string& shard) { return shard.ends_with("-of-000096.safetensors"); });
 }
 
 inline std::string run_command(const Options& options, bool text, const std::string& memory) {
@@ -96,9 +93,16 @@ inline std::string fetch_command(const Options& options, const std::string& dir)
     return sibling(options.program, "k3-fetch") + " moonshotai/Kimi-K3 " + shell_word(dir);
 }
 
+/// Fetches what is missing or wrong from where the rest was fetched: nothing that is whole is fetched again.
+inline std::string fetch_rest_command(const Options& options, const Folder& folder) {
+    const std::string source = folder.endpoint == options.hub ? folder.repo : folder.endpoint + "/" + folder.repo;
+    return sibling(options.program, "k3-fetch") + " " + shell_word(source) + " " + shell_word(options.model_dir) +
+           (folder.revision == "main" ? "" : " --revision " + shell_word(folder.revision));
+}
+
 /// How to come by a checkpoint: the release where there is room for it, else a synthetic one of its widths, else a
 /// small one.
-inline std::string model_command(const Options& options, std::uint64_t release_bytes) {
+inline std::string model_command(const Options& options) {
     const std::string dir = options.model_dir.empty() ? "k3-model" : options.model_dir;
     std::error_code failed;
     std::filesystem::path there = std::filesystem::absolute(dir, failed);
@@ -106,7 +110,7 @@ inline std::string model_command(const Options& options, std::uint64_t release_b
         there = there.parent_path();
     const auto space = std::filesystem::space(there, failed);
     const std::uint64_t room = failed ? 0 : space.available;
-    if (can_fetch() && room > release_bytes) return fetch_command(options, dir);
+    if (can_fetch() && room > drivers::kReleaseBytes) return fetch_command(options, dir);
     constexpr std::uint64_t kLikeRelease = 16'000'000'000;
     return sibling(options.program, "k3-synth") + " --out " + shell_word(dir) +
            (room > kLikeRelease ? " --like-release" : "");
@@ -140,6 +144,7 @@ inline void look_at_model(const Options& options, const forecast::Request& reque
         found.reason = dir + (file ? " is not a folder" : ": there is no such folder");
         return;
     }
+    found.folder = look_into(dir);
     for (const std::string& shard : shards_of(dir)) found.holey_shards += detail::holds_data(shard) ? 0 : 1;
     try {
         found.model = forecast::plan_model(request);
@@ -197,7 +202,7 @@ inline Diagnosis diagnose(const Options& options) {
         detail::look_at_model(options, request, found);
     if (found.reason.empty()) {
         measure_speeds(options, found);
-        found.next = found.released ? detail::model_command(options, found.model->all_bytes)
+        found.next = found.released ? detail::model_command(options)
                                     : detail::run_command(options, found.text, options.memory_word);
         return found;
     }
@@ -206,10 +211,12 @@ inline Diagnosis diagnose(const Options& options) {
         const forecast::Split& split = found.model->split;
         if (split.least <= split.available)
             found.next = detail::run_command(options, found.text, std::to_string(split.least / 1'000'000 + 2) + "M");
-    } else if (!std::filesystem::exists(options.model_dir, failed)) {
-        found.next = detail::model_command(options, forecast::kReleaseBytes);
-    } else if (detail::is_release(options.model_dir) && detail::can_fetch()) {
-        found.next = detail::fetch_command(options, options.model_dir);  // what is whole is not fetched again
+    } else if (!std::filesystem::exists(options.model_dir, failed) || found.folder.nothing()) {
+        found.next = detail::model_command(options);
+    } else if (!found.folder.repo.empty() && detail::can_fetch()) {
+        found.next = detail::fetch_rest_command(options, found.folder);
+    } else if (found.folder.released_names && detail::can_fetch()) {
+        found.next = detail::fetch_command(options, options.model_dir);
     }
     return found;
 }

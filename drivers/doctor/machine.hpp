@@ -79,6 +79,7 @@ inline const std::vector<Wanted>& wanted() {
         {{"PCRE2", "libpcre2-dev", true}, nullptr, "libpcre2-8", "pcre2.h"},
         {{"liburing", "liburing-dev", false}, nullptr, "liburing", "liburing.h"},
         {{"libcurl", "libcurl4-openssl-dev", false}, nullptr, "libcurl", "curl/curl.h"},
+        {{"libcrypto", "libssl-dev", false}, nullptr, "libcrypto", "openssl/evp.h"},
         {{"Eigen", "libeigen3-dev", false}, nullptr, "eigen3", "eigen3/Eigen/Core"},
         {{"doctest", "doctest-dev", false}, nullptr, "doctest", "doctest/doctest.h"},
     };

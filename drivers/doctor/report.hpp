@@ -103,6 +103,16 @@ inline void print_model(const Options& options, const Diagnosis& found) {
                  show_bytes(m.work.expert) + " each; a token uses " + std::to_string(m.work.wanted));
 }
 
+/// Of a checkpoint that cannot be opened.
+inline void print_folder(const Options& options, const Folder& folder) {
+    if (folder.nothing()) return line("folder", options.model_dir + ": empty");
+    line("folder", options.model_dir + ": " + std::to_string(folder.shards) +
+                       (folder.of == 0 ? "" : " of " + std::to_string(folder.of)) + " shards, " +
+                       show_bytes(folder.bytes) + "; " + std::to_string(folder.parts) + " files on their way (*.part)");
+    if (!folder.repo.empty())
+        line("", "fetched from " + folder.endpoint + "/" + folder.repo + ", revision " + folder.revision);
+}
+
 inline void print_forecast(const Diagnosis& found) {
     const forecast::Forecast& f = found.expectation.usual;
     line("forecast", std::string(forecast::kFormula) + (f.seconds > 0 ? "" : ": a speed is missing"));
@@ -115,6 +125,8 @@ inline void print_forecast(const Diagnosis& found) {
                  seconds_of(f.experts_product) + " = " + std::to_string(work.wanted) + " experts / products");
     if (work.slots < work.experts)
         line("", "  experts taken as chosen evenly: real routing is not, so a cache does better than this");
+    if (!found.disk.why_memory.empty() && f.trunk_read + f.experts_read > 0)
+        line("", "  the disk's speed may be that of memory: a model larger than memory would be slower than this");
     line("", seconds_of(f.seconds) + " a token, " + seconds_of(found.expectation.best) + " to " +
                  seconds_of(found.expectation.worst) + " with the extremes of what was measured; " +
                  show_bytes(static_cast<std::uint64_t>(f.bytes)) + " read a token");
@@ -137,6 +149,7 @@ inline void print_text(const Options& options, const Diagnosis& found) {
     detail::line("k3-doctor", K3_VERSION);
     detail::print_machine(options, found.facts);
     if (found.model) detail::print_model(options, found);
+    if (!found.model && found.folder.there) detail::print_folder(options, found.folder);
     if (found.model && found.reason.empty()) {
         detail::print_speeds(options, found);
         detail::print_forecast(found);
@@ -217,6 +230,15 @@ inline void print_json(const Options& options, const Diagnosis& found) {
                          {"shards_with_holes", found.holey_shards}};
         root["plan"] = model(m);
     }
+    if (!found.model && found.folder.there) {
+        const Folder& f = found.folder;
+        root["folder"] = {{"shards", f.shards},
+                          {"shards_wanted", f.of == 0 ? Json() : Json(f.of)},
+                          {"shard_bytes", f.bytes},
+                          {"part_files", f.parts},
+                          {"fetched_from", f.repo.empty() ? Json() : Json(f.endpoint + "/" + f.repo)},
+                          {"revision", f.repo.empty() ? Json() : Json(f.revision)}};
+    }
     if (found.model && found.reason.empty()) {
         root["products"] = {{"trunk", rate(found.products.trunk)},
                             {"experts", rate(found.products.experts)},
@@ -230,6 +252,7 @@ inline void print_json(const Options& options, const Diagnosis& found) {
         root["disk"] = {{"place", found.disk.place},
                         {"reader", found.disk.reader},
                         {"direct", found.disk.why_memory.empty()},
+                        {"may_be_memory", found.disk.why_memory.empty() ? Json() : Json(found.disk.why_memory)},
                         {"not_measured", found.disk.why_not.empty() ? Json() : Json(found.disk.why_not)},
                         {"patterns", patterns}};
         root["forecast"] = expectation(found.expectation);

@@ -11,12 +11,13 @@
 #include <vector>
 
 #include "drivers/fetch/listing.hpp"
+#include "drivers/release_size.hpp"
 #include "k3/core/error.hpp"
 
 namespace k3::fetch {
 
 inline constexpr std::uint64_t kReleaseShards = 96;
-inline constexpr std::uint64_t kReleaseBytes = 1560936091448;
+using drivers::kReleaseBytes;
 
 /// Bytes of shard n, 1 <= n <= 96.
 constexpr std::uint64_t release_shard_bytes(std::uint64_t n) noexcept {

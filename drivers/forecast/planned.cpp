@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "drivers/release_size.hpp"
 #include "drivers/synth/shape.hpp"
 #include "k3/engine/plan_refusal.hpp"
 #include "k3/engine/session.hpp"
@@ -144,7 +145,7 @@ Planned plan_release(const Request& request) {
                                 request.room);
     finish(planned, c, c.layers, expert);
     planned.work.row = 2 * c.hidden;
-    planned.all_bytes = planned.work.trunk + experts * expert + 2 * c.vocab * c.hidden;
+    planned.all_bytes = drivers::kReleaseBytes;
     return planned;
 }
 

@@ -42,12 +42,9 @@ struct Planned {
     std::optional<Error> refusal{};  // why it does not fit
     std::string why_buffered{};      // why its files cannot be read past the page cache; empty: they can
     std::size_t shards = 0, tensors = 0;
-    std::uint64_t all_bytes = 0;  // of all tensors, those included that are not asked for
+    std::uint64_t all_bytes = 0;  // of all tensors, those included that are not asked for; of the release: its shards
     bool stays() const noexcept { return work.streamed == 0; }
 };
-
-/// All of the release, images included: what a disk has to take.
-inline constexpr std::uint64_t kReleaseBytes = 1'560'900'000'000;
 
 /// Opens the checkpoint, binds every tensor, plans. Errors: those of engine::Session::open.
 Planned plan_model(const Request& request);

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,7 @@ def a_whole_model_is_counted_planned_and_given_its_command():
     assert plan["trunk_streamed_bytes_per_token"] == 0 and plan["fits"]
     machine = found["machine"]
     assert [machine["tools"][name] for name in ("g++", "meson", "clang++", "xsimd")] == ["12.9.1", "1.9.2", None, "8.9"]
+    assert machine["tools"]["libcurl"] == machine["tools"]["libcrypto"] == "8.9"  # k3-fetch wants both
     assert machine["arch"] == machine["arches"][-1] and 1 <= machine["threads"] <= machine["cores"]
     assert min(row["bytes"] for row in machine["memory_limits"]) >= plan["ceiling_bytes"] - plan["program_bytes"] - MB
     # Exact, quotes included: a shell runs it.
@@ -108,6 +110,51 @@ def damage_is_the_last_line():
         assert all(word in found["reason"] for word in words) and "forecast" not in found, found["reason"]
     assert last_line(lost, code=1) == "cannot run: " + examine(lost, code=1)["reason"]
     assert "k3-" in examine(os.path.join(HOME, "nowhere"), code=1)["next"]
+
+
+def a_download_on_its_way_is_counted_and_goes_on():
+    path = copy("on its way")
+    os.remove(os.path.join(path, "model-00002-of-000006.safetensors"))
+    os.rename(os.path.join(path, "model-00004-of-000006.safetensors"),
+              os.path.join(path, "model-00004-of-000006.safetensors.part"))
+    whole = [name for name in os.listdir(path) if name.endswith(".safetensors")]
+    folder = examine(path, code=1)["folder"]
+    assert folder == {"shards": 4, "shards_wanted": 6, "part_files": 1, "fetched_from": None, "revision": None,
+                      "shard_bytes": sum(os.path.getsize(os.path.join(path, name)) for name in whole)}, folder
+    fetch = os.path.join(os.path.dirname(DOCTOR), "k3-fetch")
+
+    def following(**changes):
+        said = {"version": 1, "repo": "someone/K3-copy", "endpoint": "https://huggingface.co", "revision": "main",
+                "commit": "", "files": [{"path": name, "size": 1} for name in os.listdir(MODEL)], **changes}
+        with open(os.path.join(path, "k3-fetch.json"), "w") as file:
+            json.dump(said, file)
+        found = examine(path, code=1)
+        return found["folder"], found["next"] and shlex.split(found["next"])
+
+    if os.path.exists(fetch):  # it is not built without libcurl
+        assert following()[1] == [fetch, "someone/K3-copy", path]
+        folder, words = following(endpoint="https://mirror.example/hub", revision="v1")
+        assert words == [fetch, "https://mirror.example/hub/someone/K3-copy", path, "--revision", "v1"], words
+        assert folder["fetched_from"] == words[1] and folder["revision"] == "v1" and folder["shards_wanted"] == 6
+        os.environ["HF_ENDPOINT"] = "https://mirror.example/hub/"  # then that hub is what OWNER/NAME means
+        assert following(endpoint="https://mirror.example/hub")[1] == [fetch, "someone/K3-copy", path]
+        assert following()[1] == [fetch, "https://huggingface.co/someone/K3-copy", path]
+        del os.environ["HF_ENDPOINT"]
+        out = doctor(path)[1].decode()
+        assert "4 of 6 shards" in out and "1 files on their way" in out and "someone/K3-copy, revision main" in out, out
+    assert following(repo="two words\nmore")[0]["fetched_from"] is None
+    with open(os.path.join(path, "k3-fetch.json"), "w") as file:
+        file.write("{")
+    assert examine(path, code=1)["next"] is None
+    os.rename(os.path.join(path, "model-00004-of-000006.safetensors.part"),
+              os.path.join(path, "model-00004-of-000096.safetensors.part"))  # by its name one of the release
+    if os.path.exists(fetch):
+        assert shlex.split(examine(path, code=1)["next"]) == [fetch, "moonshotai/Kimi-K3", path]
+    empty = os.path.join(HOME, "empty")
+    os.mkdir(empty)
+    found = examine(empty, code=1)
+    assert found["folder"]["shards"] == 0 and empty in found["next"], found
+    assert f"{empty}: empty" in doctor(empty)[1].decode()
 
 
 def too_little_memory_names_what_would_do():
@@ -175,6 +222,12 @@ def memory_is_not_taken_for_a_disk():
     with support.small_disk(os.path.join(HOME, "memory"), "300m") as folder:
         code, out, err = doctor(MODEL, "--seconds", "0.1", "--scratch", folder)
         assert code == 0 and "MAY BE MEMORY AND NOT A DISK" in out.decode(), (out, err)
+        assert "may be that of memory" not in out.decode()  # nothing of this model is read
+        memory = f"{examine(MODEL, *QUICK)['plan']['least_bytes'] // MB + 2}M"
+        found = examine(MODEL, "--seconds", "0.1", "--scratch", folder, "--memory", memory)["disk"]
+        assert found["direct"] is False and found["may_be_memory"], found
+        out = doctor(MODEL, "--seconds", "0.1", "--scratch", folder, "--memory", memory)[1].decode()
+        assert "may be that of memory" in out.split("forecast ")[1], out
 
 
 def without_a_model_the_release_is_planned():
@@ -191,7 +244,7 @@ def without_a_model_the_release_is_planned():
     streamed = [row["trunk_streamed_bytes_per_token"] for row in found["release_at"]]
     assert streamed == sorted(streamed, reverse=True) and streamed[-1] == 0 < streamed[0]
     assert found["release_at"][-1]["expert_slots"] == 82432
-    assert "k3-" in found["next"]
+    assert "k3-" in found["next"] and found["model"]["bytes"] == 1560936091448  # what is downloaded
     assert "cannot run" in last_line(*QUICK, "--memory", "500M", code=1)
 
 
@@ -210,6 +263,7 @@ def options_are_checked():
 
 if __name__ == "__main__":
     try:
+        os.environ.pop("HF_ENDPOINT", None)
         os.mkdir(TOOLS)
         for name, version in (("g++", "12.9.1"), ("meson", "1.9.2"), ("pkg-config", "8.9")):
             with open(os.path.join(TOOLS, name), "w") as file:
@@ -219,6 +273,7 @@ if __name__ == "__main__":
         assert code == 0, message
         support.main([a_whole_model_is_counted_planned_and_given_its_command,
                       without_a_tokenizer_the_command_takes_ids, damage_is_the_last_line,
+                      a_download_on_its_way_is_counted_and_goes_on,
                       too_little_memory_names_what_would_do, an_address_space_limit_is_a_limit,
                       the_disk_is_read_and_the_forecast_follows, what_cannot_be_measured_is_said,
                       memory_is_not_taken_for_a_disk, without_a_model_the_release_is_planned, options_are_checked])
