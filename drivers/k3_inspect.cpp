@@ -65,11 +65,13 @@ void declare(CLI::App& app, Arguments& args) {
     auto* plan = app.add_flag("--plan", args.plan, "what a run keeps, streams and caches, and what a token reads");
     app.add_option("--memory", args.memory, "with --plan: ceiling on everything, like 8G [what is here]")->needs(plan);
     app.add_option("--positions", args.positions, "with --plan: tokens of prompt and answer [512]")->needs(plan);
-    app.add_option("--disk-gbs", args.disk, "with --plan: GB/s of the disk, for seconds a token [no forecast]")
-        ->needs(plan);
+    auto* disk =
+        app.add_option("--disk-gbs", args.disk, "with --plan: GB/s of the disk, for seconds a token [no forecast]")
+            ->needs(plan);
     app.add_option(
-        "--cores-gbs", args.cores,
-        "with --disk-gbs: GB/s of weights that the cores multiply with (k3-doctor measures it) [not counted]");
+           "--cores-gbs", args.cores,
+           "with --disk-gbs: GB/s of weights that the cores multiply with (k3-doctor measures it) [not counted]")
+        ->needs(disk);
     auto* diff =
         app.add_option("--diff", args.diff, "compare with the headers of this checkpoint; exit 1 if they differ");
     auto* quant = app.add_flag("--quant-study", args.quant_study,

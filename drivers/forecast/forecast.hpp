@@ -42,14 +42,14 @@ struct Forecast {
     double seconds = 0;
 };
 
-/// Experts of a token that are not in their cache, if each layer chose its experts evenly and independently: a share
-/// slots / experts is there. Fewer slots than a token uses: the experts of other layers have displaced them. Real
-/// routing is uneven, so that a cache does better than this.
+/// Experts of a token that are not in their cache. Assumed: each layer chooses its experts evenly and independently,
+/// and what the slots hold has nothing to do with what this token chooses, so that a share slots / experts is there.
+/// Real routing is uneven, so that a cache does better than this; one that gives way strictly by age does worse where
+/// it has fewer slots than a token uses, since other layers displace an expert before its layer comes again.
 inline double missed_experts(const Work& work) {
-    if (work.experts == 0 || work.slots >= work.experts) return 0;
-    const auto wanted = static_cast<double>(work.wanted);
-    if (work.slots < work.wanted) return wanted;
-    return wanted * (1 - static_cast<double>(work.slots) / static_cast<double>(work.experts));
+    if (work.experts == 0) return 0;
+    const double there = static_cast<double>(work.slots) / static_cast<double>(work.experts);
+    return static_cast<double>(work.wanted) * (1 - std::min(1.0, there));
 }
 
 /// A speed that is needed and not known makes the seconds 0.

@@ -52,7 +52,7 @@ inline void print_plan_text(const forecast::Planned& planned, const PlanSpeeds& 
              " of the " + std::to_string(w.wanted) + " it uses, if they are chosen evenly");
     line(w.row, "embedding row");
     line(static_cast<std::uint64_t>(f.bytes), "read in all");
-    if (!(f.seconds > 0)) return;
+    if (!(speeds.disk > 0)) return;
     std::printf("\n%s\n  %.3f s a token at %g GB/s of disk%s: T %.3f s, E %.3f s", forecast::kFormula, f.seconds,
                 speeds.disk, speeds.cores > 0 ? "" : ", the disk alone", f.trunk_read, f.experts_read);
     if (speeds.cores > 0) std::printf(", C %.3f s, X %.3f s", f.trunk_product, f.experts_product);
@@ -84,7 +84,7 @@ inline void print_plan_json(const forecast::Planned& planned, const PlanSpeeds& 
                                    {"experts_missed_per_token", f.missed},
                                    {"embedding_row_bytes", w.row},
                                    {"bytes_per_token", f.bytes}};
-    if (f.seconds > 0) root["seconds_per_token"] = f.seconds;
+    if (speeds.disk > 0) root["seconds_per_token"] = f.seconds;
     std::printf("%s\n", root.dump().c_str());
 }
 

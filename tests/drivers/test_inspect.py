@@ -222,17 +222,20 @@ def a_plan_says_what_stays_and_what_a_token_reads():
         parts = ("trunk_pinned_bytes", "trunk_ring_bytes", "expert_cache_bytes", "state_bytes", "scratch_bytes",
                  "program_bytes", "reserve_bytes")
         assert some["total_bytes"] == sum(some[part] for part in parts) <= some["ceiling_bytes"]
-        missed = 16 * (1 - some["expert_slots"] / 48) if some["expert_slots"] >= 16 else 16
+        missed = 16 * (1 - some["expert_slots"] / 48)  # also where the slots are fewer than the 16 a token uses
         assert some["positions"] == 16 and abs(some["experts_missed_per_token"] - missed) < 1e-9
         expert = some["expert_bytes"]
         read = some["trunk_streamed_bytes_per_token"], missed * expert
         assert abs(some["bytes_per_token"] - sum(read) - 128) < 1e-6
         seconds = max(sum(read) / 5e8, some["trunk_bytes"] / 4e9 + max(read[1] / 5e8, 16 * expert / 4e9))
         assert abs(some["seconds_per_token"] - seconds) < 1e-12
-        seen.add((read[0] > 0, 0 < missed < 16))
-    assert (True, False) in seen and (False, True) in seen, seen
+        seen.add((read[0] > 0, some["expert_slots"] < 16))
+    assert (True, True) in seen and (False, False) in seen, seen
     alone = json.loads(good(MODEL, "--plan", "--memory", "2G", "--disk-gbs", "0.5", "--json")[0])
-    assert "seconds_per_token" not in plan and "seconds_per_token" not in alone  # no byte is read: no time either
+    assert "seconds_per_token" not in plan and alone["seconds_per_token"] == 0  # no byte is read: no time either
+    assert "  0.000 s a token" in good(MODEL, "--plan", "--memory", "2G", "--disk-gbs", "0.5")[0].decode()
+    refused(run(INSPECT, MODEL, "--plan", "--cores-gbs", "2"), 2, "--cores-gbs", "--disk-gbs")
+    refused(run(INSPECT, MODEL, "--cores-gbs", "2"), 2, "--cores-gbs", "--disk-gbs")
     text = good(MODEL, "--plan", "--memory", "2G", "--disk-gbs", "1", "--cores-gbs", "2")[0].decode()
     for words in ("pinned", "plan for 512 positions", "seconds = max(T + E, C + max(E, X))", str(plan["trunk_bytes"])):
         assert words in text, text
