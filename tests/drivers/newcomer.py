@@ -74,6 +74,9 @@ def follow_the_page(home, left_out):
                 code, _, err = shell(command, home, environment, kill_after=0.7)
                 assert code == -signal.SIGKILL and err, f"nothing was said within a second: {err!r}"
                 hub.bytes_per_second = None
+                if os.path.exists(os.path.join(home, "model/k3-fetch.json")):  # unless it was killed before it had a list
+                    out = shell("build/drivers/k3-doctor model", home, environment)[1]
+                    assert re.search(r"^next +build/drivers/k3-fetch demo/model model$", out, re.M), out
             code, out, err = shell(command, home, environment)
             if "--chat" in line and left_out == "k3-fetch":  # the page says so
                 assert code == 0 or (code == 1 and "of the reply: " in err), f"$ {line}\nexit code {code}\n{err}"
