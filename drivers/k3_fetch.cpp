@@ -244,7 +244,8 @@ int fetch_all(const fetch::Options& options, fetch::Progress& progress) {
     try {
         fetch::require_space(options.folder, manifest, states);  // before anything is made, removed or read
         ledger.save();
-        fetch::remove_wrong(manifest, states, progress);
+        // In a folder that no download made, a file stays until its own takes the place: it may be somebody's.
+        if (before) fetch::remove_wrong(manifest, states, progress);
         fetch::read_unread(manifest, ledger, states, fetch::Purpose::fetch, options.jobs, g_stop, progress);
         received = transfer(options, manifest, ledger, states, progress);
     } catch (const Error& error) {
