@@ -32,6 +32,7 @@ PATTERN, SPECIALS, TOKENIZER = "k3/text/pre_tokenizer.hpp", "k3/text/special_tok
 STATE_HEADER = "k3/engine/detail/state_header.hpp"
 TRUNK, SLOTS, CACHE = "k3/stream/trunk.hpp", "k3/stream/expert_slots.hpp", "k3/stream/expert_cache.hpp"
 BPE, RANKS, STREAM, CUTS = "k3/text/bpe.hpp", "k3/text/rank_file.hpp", "k3/text/stream_decoder.hpp", "k3/text/long_input.hpp"
+RENDERER, PYTHON_JSON = "k3/text/chat_renderer.hpp", "k3/text/python_json.hpp"
 ASCII, PIN = "k3/text/detail/ascii_piece.hpp", "k3/text/unicode_pin.hpp"
 
 FORMAT_TESTS = ("formats", "layers/test_linear", "kernels/test_matmul")
@@ -457,6 +458,21 @@ MUTANTS = [
     Mutant("state-of-any-weights", [63], "a saved state of other weights of the same shape is taken",
            [(STATE_HEADER, "if (file.vectors != mine.vectors)", "if (false)")], ("engine/test_state_file",)),
 
+    # ------------------------------------------------------------------------------------------------------------ chat
+    Mutant("chat-segments-joined", [71], "a conversation is rendered to one string and encoded once",
+           [(RENDERER, """    for (const ChatSegment& segment : segments)
+        tokenizer.encode(segment.text, segment.markup ? Specials::as_ids : Specials::as_text, ids);
+""", """    std::string all;
+    for (const ChatSegment& segment : segments) all += segment.text;
+    tokenizer.encode(all, Specials::as_ids, ids);
+""")], ("text/test_chat_renderer",)),
+    Mutant("chat-text-as-markup", [70], "what a user wrote is encoded with special names as ids",
+           [(RENDERER, "segment.markup ? Specials::as_ids : Specials::as_text", "Specials::as_ids")],
+           ("text/test_chat_renderer",)),
+    Mutant("chat-arguments-sorted", [73], "the arguments of a call are sorted by their names",
+           [(PYTHON_JSON, "using OrderedJson = nlohmann::ordered_json;", "using OrderedJson = nlohmann::json;")],
+           ("text/test_chat_renderer",)),
+
     # ------------------------------------------------------------------------------------------------------- tokenizer
     Mutant("bpe-leftmost-first", [65], "pairs are merged from the left instead of by rank",
            [(BPE, "pair.rank << 8 | static_cast<int>(pair.at);", "static_cast<int>(pair.at) << 23 | pair.rank;"),
@@ -645,8 +661,6 @@ NOT_APPLICABLE = {
     49: "no mutant yet; stream/expert_places and io/reader read at any offset",
     52: "no mutant yet; io/reader reads tails of any length, and short reads",
     53: "no container with fp16 scales is read",
-    71: "no chat renderer yet; text/tokenizer shows that encoding is not a homomorphism",
-    73: "no chat renderer yet",
     74: "the drivers' prompt reader; the tests of tests/drivers are not run here",
     76: "no vision yet", 77: "no vision yet", 78: "no vision yet", 79: "no vision yet", 80: "no vision yet", 81: "no vision yet",
     82: "no vision yet", 83: "no vision yet; model/forward shows that a row override replaces the embedding row", 84: "no vision yet",
