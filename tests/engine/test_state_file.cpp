@@ -387,7 +387,7 @@ TEST_CASE("engine/state_file: a state of another model is refused, naming what d
     CHECK(s.open(s.file, 0).line == "");                               // this run has none
     CHECK(s.open(sealed_with(s.file, kTokenizer, 0), 77).line == "");  // that run had none
     // Contradictions that no writer of ours makes.
-    differs(kFlags, 4 | 2, "contradicts itself");
+    differs(kFlags, 8 | 2, "contradicts itself");
     differs(kFlags, 1 | 2, "contradicts itself");  // logits, but an id that is not fed
     differs(kFlags, 0, "contradicts itself");      // a generator without a sampler
     differs(kFed, 3, "contradicts itself");
