@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/rig.hpp"
+#include "engine/small_work.hpp"
 #include "support/doctest.hpp"
 
 using namespace k3;
@@ -40,12 +41,7 @@ struct Golden {
 
 Options options_for(const std::string& name, std::size_t chunk = 0, unsigned threads = 2,
                     ArchName arch = engine::widest_arch()) {
-    Options options;
-    options.model_dir = golden_dir(name);
-    options.prefill_chunk = chunk;
-    options.threads = threads;
-    options.arch = arch;
-    options.least_work = 0;
+    Options options = small_work(golden_dir(name), chunk, threads, arch);
     options.all_logits = true;
     return options;
 }

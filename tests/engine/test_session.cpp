@@ -8,6 +8,7 @@
 
 #include "engine/rewrite.hpp"
 #include "engine/rig.hpp"
+#include "engine/small_work.hpp"
 #include "support/doctest.hpp"
 
 using namespace k3;
@@ -21,13 +22,7 @@ namespace {
 
 Options options_for(const std::string& dir, std::size_t chunk = 0, unsigned threads = 2,
                     ArchName arch = engine::widest_arch()) {
-    Options options;
-    options.model_dir = dir;
-    options.prefill_chunk = chunk;
-    options.threads = threads;
-    options.arch = arch;
-    options.least_work = 0;  // split the smallest work too
-    return options;
+    return small_work(dir, chunk, threads, arch);
 }
 
 struct Refusal {

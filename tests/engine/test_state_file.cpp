@@ -8,6 +8,7 @@
 
 #include "engine/rewrite.hpp"
 #include "engine/rig.hpp"
+#include "engine/small_work.hpp"
 #include "k3/core/digest.hpp"
 #include "k3/engine/session.hpp"
 #include "k3/text/tokenizer.hpp"
@@ -25,13 +26,7 @@ namespace {
 
 Options options_for(const std::string& dir, std::size_t chunk = 5, unsigned threads = 1,
                     ArchName arch = engine::widest_arch()) {
-    Options options;
-    options.model_dir = dir;
-    options.prefill_chunk = chunk;
-    options.threads = threads;
-    options.arch = arch;
-    options.least_work = 0;  // split the smallest work too
-    return options;
+    return small_work(dir, chunk, threads, arch);
 }
 Options with_little_memory(Options options) {
     options.memory.trunk = 0;
