@@ -135,8 +135,9 @@ struct CommandLine {
         arches = flag("--list-arches", "print what this CPU can run, narrowest first", "Machine");
         app.footer(
             "Text goes to stdout as it is generated (without tokenizer files: ids), everything else to stderr.\n"
-            "Exit codes: 0 done; 1 a damaged checkpoint or a numeric fault; 2 usage, config, tokenizer or memory "
-            "plan;\n"
+            "Exit codes: 0 done; 1 a damaged checkpoint, a numeric fault or an answer without an end; 2 usage, "
+            "config,\n"
+            "tokenizer, memory plan, history or saved state;\n"
             "3 a result could not be written; 4 an expert failed to load (earlier ids are sound); 5 interrupted.\n"
             "Example: k3 tests/demo/model --prompt 'The capital of France is' --gen 24\n");
     }
